@@ -103,7 +103,7 @@ var rules = map[string]rule{
 		forbidden: [][]string{kubernetes, envoyProtos},
 	},
 	"dpagent/redirect":       {own: []string{"api/mesh"}, forbidden: [][]string{kubernetes, envoyProtos, grpc, protobuf}},
-	"controller":             {own: []string{"api/mesh", "api/v1alpha1", "health/heartbeat", "internal/cut", "internal/podspec"}, forbidden: [][]string{envoyProtos}},
+	"controller":             {own: []string{"api/mesh", "api/v1alpha1", "identity/secret", "health/heartbeat", "internal/cut", "internal/podspec"}, forbidden: [][]string{envoyProtos}},
 	"controller/secrets":     {own: []string{"api/mesh", "identity", "identity/secret"}, forbidden: [][]string{envoyProtos}},
 	"controller/tokenreview": {own: []string{"api/mesh", "identity", "internal/cut"}, forbidden: [][]string{envoyProtos}},
 	"api/v1alpha1":           {own: []string{"api/mesh"}, forbidden: [][]string{envoyProtos, kubernetesClients}},

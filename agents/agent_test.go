@@ -27,8 +27,9 @@ type agent struct {
 	name  string
 	token string
 	envoy *observed.Listeners // what its Envoy answers once it has joined; nil for nothing
-	// features are those of its Hello.
+	// features and instance are those of its Hello.
 	features []string
+	instance string
 
 	key       *ecdsa.PrivateKey
 	leaf      *x509.Certificate
@@ -195,7 +196,7 @@ func (a *agent) connect(draining bool) {
 	a.h.t.Helper()
 	a.open()
 	a.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Hello{Hello: &agentv1.Hello{
-		Version: &agentv1.Version{Sonde: "0.1", Envoy: "1.40.0"}, Features: a.features, InUse: a.inUse(), Draining: draining,
+		Version: &agentv1.Version{Sonde: "0.1", Envoy: "1.40.0"}, Features: a.features, InUse: a.inUse(), Draining: draining, Instance: a.instance,
 	}}})
 	if m := a.receive(); m.GetWelcome().GetVersion().GetSonde() != "1.2.3" {
 		a.h.t.Fatalf("the first message is %v, want Welcome of 1.2.3", m)

@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/keepalive"
 
 	"github.com/sonde-mesh/sonde/agents"
 	"github.com/sonde-mesh/sonde/agents/join"
@@ -33,7 +34,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const patience = 10 * time.Second
+const (
+	patience = 10 * time.Second
+	ageGrace = 500 * time.Millisecond
+)
 
 // harness is a control plane with real gRPC, TLS, state directory and builder. It can be stopped and started again.
 type harness struct {
@@ -44,6 +48,8 @@ type harness struct {
 	apply func(meshview.Change)
 	// pods says that the source knows which proxies there are, as Kubernetes does: nothing is recorded.
 	pods bool
+	// age of connections, with a grace of ageGrace. Default: they do not age.
+	age time.Duration
 	// ahead is how far the control plane's clock is ahead of the real one.
 	ahead atomic.Int64
 
@@ -144,7 +150,8 @@ func (h *harness) start() {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	g := grpc.NewServer(c.ServerOptions()...)
+	g := grpc.NewServer(append(c.ServerOptions(),
+		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: h.age, MaxConnectionAgeGrace: ageGrace}))...)
 	h.server.Register(g)
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup

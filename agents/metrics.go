@@ -9,7 +9,7 @@ type lostAgents struct{ server *Server }
 
 var lostDesc = prometheus.NewDesc("sonde_agents_lost",
 	"Proxies that have joined and whose agent has no session, except those that drained and those that may still come back "+
-		"after the start of the control plane. Their endpoints stay.",
+		"within 30 s of the end of their session or the start of the control plane. Their endpoints stay.",
 	[]string{"mesh"}, nil)
 
 // Describe implements prometheus.Collector.

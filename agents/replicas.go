@@ -69,6 +69,9 @@ func (s *Server) Replica() *peerv1.Replica {
 func (s *Server) Heard(id mesh.ID) {
 	s.observed.Heard(id)
 	s.sessions.Heard(id)
+	if s.sessions.Replica(id) != "" {
+		s.joins.Joined(id)
+	}
 	s.settle([]mesh.ID{id})
 }
 

@@ -139,7 +139,7 @@ func New(o Options) (*Server, error) {
 		return nil, err
 	}
 	s.joins, err = join.New(join.Options{
-		Authority: o.Authority, Tokens: o.Tokens, Observed: s.observed, View: o.View, Bootstrap: o.Bootstrap, Refused: o.Refused,
+		Authority: o.Authority, Tokens: o.Tokens, Observed: s.observed, View: o.View, Bootstrap: o.Bootstrap, Waits: o.Peers.Changed, Refused: o.Refused,
 		CheckDuplicate: s.sessions.CheckDuplicate, Logger: o.Logger, Registerer: o.Registerer, Now: o.Now, Limits: o.joins,
 	})
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/sonde-mesh/sonde/agents/join"
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
@@ -12,7 +13,7 @@ import (
 // States returns what is known about the agent of each proxy: of those with a Dataplane, with a session, and of those that
 // wait to join.
 func (s *Server) States() map[mesh.ID]*adminv1.AgentState {
-	waiting := s.joins.Waiting()
+	waiting := s.waiting()
 	all := map[mesh.ID]*adminv1.AgentState{}
 	if v := s.o.View(); v != nil {
 		for meshName, m := range v.Meshes {
@@ -34,14 +35,31 @@ func (s *Server) States() map[mesh.ID]*adminv1.AgentState {
 	return all
 }
 
+// waiting returns the proxies that wait to join at any replica that is heard.
+func (s *Server) waiting() map[mesh.ID]join.Wait {
+	all := s.joins.Waiting()
+	for id := range s.o.Peers.HeardProxies() {
+		for _, said := range s.o.Peers.Heard(id) {
+			w := said.Proxy.GetWaiting()
+			if w == nil || !said.Lost.IsZero() {
+				continue
+			}
+			if here, waits := all[id]; !waits || w.GetSince().AsTime().Before(here.Since) {
+				all[id] = join.Wait{Since: w.GetSince().AsTime(), Reason: w.GetReason()}
+			}
+		}
+	}
+	return all
+}
+
 // stateWithout returns the state of an agent that has no session and does not wait.
 func (s *Server) stateWithout(id mesh.ID) *adminv1.AgentState {
 	o := s.observed.Of(id)
-	ended, mayComeBack := s.sessions.Ended(id)
+	ended, seen, mayComeBack := s.sessions.Ended(id)
 	switch {
 	case !o.Joined && (!mayComeBack || s.observed.Kept()): // without a storage it may have joined before the start
 		return &adminv1.AgentState{Phase: adminv1.AgentState_NEVER_JOINED}
-	case mayComeBack:
+	case mayComeBack && (!seen || !o.Draining): // one that drains has probably ended
 		return newState(adminv1.AgentState_RECONNECTING, ended)
 	case o.Draining:
 		return newState(adminv1.AgentState_STOPPED, ended)

@@ -35,7 +35,14 @@ func TestLostAgentKeepsItsEndpoint(t *testing.T) {
 		t.Errorf("state is %s, want CONNECTED", got)
 	}
 	a.leave()
-	h.eventually("the agent is lost", func() bool { return h.phase() == adminv1.AgentState_LOST })
+	h.eventually("the agent may come back", func() bool { return h.phase() == adminv1.AgentState_RECONNECTING })
+	if n := h.metric("sonde_agents_lost", "default"); n != 0 {
+		t.Errorf("sonde_agents_lost = %v while the agent may come back, want 0", n)
+	}
+	h.ahead.Store(int64(time.Minute))
+	if got := h.phase(); got != adminv1.AgentState_LOST {
+		t.Errorf("a minute later the state is %s, want LOST", got)
+	}
 	if n := h.metric("sonde_agents_lost", "default"); n != 1 {
 		t.Errorf("sonde_agents_lost = %v, want 1", n)
 	}

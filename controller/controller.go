@@ -51,6 +51,8 @@ type Options struct {
 	Config *rest.Config
 	// Namespace of the control plane, and the name of this replica, such as its pod's. Required.
 	Namespace, Replica string
+	// Secrets keep the epoch of the leader, which all replicas share. Required.
+	Secrets leader.Secrets
 	// Builder receives the objects. Required.
 	Builder Builder
 	// WebhookConfiguration is the name of the webhook configurations into which the CA of the webhook is written. CA returns it, and
@@ -100,8 +102,8 @@ const requestTimeout = 30 * time.Second
 
 // New returns a Controller. Nothing is read before Run.
 func New(o Options) (*Controller, error) {
-	if o.Config == nil || o.Namespace == "" || o.Replica == "" || o.Builder == nil || o.Webhooks == "" || o.Peers == nil || o.Logger == nil {
-		return nil, errors.New("controller: Config, Namespace, Replica, Builder, Webhooks, Peers and Logger are required")
+	if o.Config == nil || o.Namespace == "" || o.Replica == "" || o.Secrets == nil || o.Builder == nil || o.Webhooks == "" || o.Peers == nil || o.Logger == nil {
+		return nil, errors.New("controller: Config, Namespace, Replica, Secrets, Builder, Webhooks, Peers and Logger are required")
 	}
 	watching, err := kubernetes.NewForConfig(o.Config)
 	if err != nil {
@@ -126,7 +128,7 @@ func New(o Options) (*Controller, error) {
 		MeshOf:  func(namespace string) string { return c.Cluster.Namespace(namespace).Mesh() },
 		Secrets: client.CoreV1().Secrets(o.Namespace),
 	})
-	return c, err
+	return c, errors.Join(err, c.registerLeader())
 }
 
 // Leads reports whether this replica leads.
@@ -159,23 +161,47 @@ func (c *Controller) drainHeld(service watch.Key, uid types.UID, pods []string) 
 	})
 }
 
-// lead notes that this replica leads, until ctx ends.
+// lead notes that this replica leads, until ctx ends, and tells what it has seen as a follower and no leader may have told.
 func (c *Controller) lead(ctx context.Context) error {
 	c.leads.Store(true)
 	defer c.leads.Store(false)
+	c.Cluster.TellHeld()
 	<-ctx.Done()
 	return nil
 }
 
 // takePart runs what only one replica does.
 func (c *Controller) takePart(ctx context.Context) error {
-	tasks := []func(context.Context) error{c.lead, c.Objects.RunStatus, c.Objects.RunDefaultMesh, c.warnings.Run, c.catchUp}
+	alone := []func(context.Context) error{c.lead, c.Objects.RunStatus, c.Objects.RunDefaultMesh, c.warnings.Run, c.catchUp}
 	if c.o.WebhookConfiguration != "" {
-		tasks = append(tasks, c.writeCA)
+		alone = append(alone, c.writeCA)
+	}
+	var tasks []leader.Task
+	for _, task := range alone { // what these write may be written twice
+		tasks = append(tasks, func(ctx context.Context, _ int64) error { return task(ctx) })
 	}
 	return leader.Run(ctx, leader.Options{
-		Client: c.client.CoordinationV1(), Namespace: c.o.Namespace, Identity: c.o.Replica, Tasks: tasks, Logger: c.o.Logger,
+		Client: c.client.CoordinationV1(), Namespace: c.o.Namespace, Identity: c.o.Replica, Secrets: c.o.Secrets, Tasks: tasks, Logger: c.o.Logger,
 	})
+}
+
+// registerLeader registers the metric that says which replica leads.
+func (c *Controller) registerLeader() error {
+	if c.o.Registerer == nil {
+		return nil
+	}
+	err := c.o.Registerer.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "sonde_leader", Help: "1 while this replica leads: it alone writes to the API server.",
+	}, func() float64 {
+		if c.leads.Load() {
+			return 1
+		}
+		return 0
+	}))
+	if err != nil {
+		return fmt.Errorf("register metric of the leader: %w", err)
+	}
+	return nil
 }
 
 func (c *Controller) catchUp(ctx context.Context) error {

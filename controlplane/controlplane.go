@@ -98,7 +98,7 @@ func (cp *ControlPlane) join(ctx context.Context) (err error) {
 		},
 		XDS: xds.Options{
 			Logger: log, Describe: describe, Registerer: cp.registry, Inbound: cp.observeListeners,
-			DrainTime: mesh.DefaultDrainTime, MaxDrainTime: mesh.MaxDrainTime,
+			DrainTime: mesh.DefaultDrainTime, MaxDrainTime: mesh.MaxDrainTime, Aged: mtls.Aged,
 		},
 		Authority:  cp.authority,
 		Publishing: func(proxies []mesh.ID) func() { return cp.agents.Publishing(proxies) },

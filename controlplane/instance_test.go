@@ -65,7 +65,7 @@ func serveADS(t *testing.T) *adsServer {
 		t.Fatal(err)
 	}
 	s.address = listener.Addr().String()
-	server := NewServer(c, xds.ServerOptions()...)
+	server := NewServer(c, 0, xds.ServerOptions()...)
 	s.XDS.Register(server)
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup

@@ -84,9 +84,14 @@ func (c *cluster) means() means {
 	return means{
 		sources:        append(controller.Sources(), sourcePeers),
 		explicitMeshes: true,
-		identity:       identity.Options{Secrets: secrets.New(c.client.CoreV1().Secrets(namespace)), Proxies: c.proxies},
+		identity:       identity.Options{Secrets: c.secrets(), Proxies: c.proxies},
 		names:          serviceNames(c.cp.o.Kubernetes.Service, namespace),
 	}
+}
+
+// secrets has the keys, and what else the replicas share.
+func (c *cluster) secrets() *secrets.Store {
+	return secrets.New(c.client.CoreV1().Secrets(c.cp.o.Kubernetes.Namespace))
 }
 
 func (c *cluster) missing() error { return c.controller.Missing() }
@@ -153,7 +158,7 @@ func (c *cluster) connect() (connection, error) {
 	}
 	c.webhook = c.webhookCheck(certificate)
 	c.controller, err = controller.New(controller.Options{
-		Config: c.config, Namespace: o.Kubernetes.Namespace, Replica: o.Kubernetes.Replica, Builder: c.cp.pipeline.Builder,
+		Config: c.config, Namespace: o.Kubernetes.Namespace, Replica: o.Kubernetes.Replica, Secrets: c.secrets(), Builder: c.cp.pipeline.Builder,
 		WebhookConfiguration: o.Kubernetes.WebhookConfiguration, Webhooks: injectingWebhooks, CA: certificate.ca, CAChanged: certificate.changed,
 		Peers: c.cp.peers.Follow, ProbesMode: o.ProbesMode, Loops: c.loops, Logger: o.Logger, Registerer: c.cp.registry,
 		Drains: source.Drains{Taints: o.Kubernetes.Drain.Taints, MinServing: o.Kubernetes.Drain.MinServing, IgnoreNodes: o.Kubernetes.Drain.IgnoreNodes},

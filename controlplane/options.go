@@ -23,6 +23,16 @@ const DefaultBindAddress = "*"
 // MaxShutdownDelay is less than what Kubernetes gives a pod to end.
 const MaxShutdownDelay = 20 * time.Second
 
+// DefaultConnectionAge and its limits. A shorter age would cost more than it spreads: each connection is a handshake, and lasts for up to ageGrace longer.
+// A longer one would have streams stay where a restart has put them for more than a day; the certificates of most proxies end before.
+const (
+	DefaultConnectionAge = 30 * time.Minute
+	MinConnectionAge     = time.Minute
+	MaxConnectionAge     = 24 * time.Hour
+	// AllowedConnectionAge is for errors.
+	AllowedConnectionAge = "must be from 1m to 24h"
+)
+
 // storeDirPrefix is the prefix of a directory in Options.Store.
 const (
 	storeDirPrefix  = "dir:"
@@ -51,6 +61,9 @@ type Options struct {
 	// ShutdownDelay is how long the control plane, not ready any more, still serves once it is to end: clients take a while to hear
 	// of it. Default 0; at most MaxShutdownDelay.
 	ShutdownDelay time.Duration
+	// ConnectionAge is how old a connection of an agent or an Envoy may become, give or take a tenth: then the client opens another one, perhaps to
+	// another replica. Default DefaultConnectionAge; from MinConnectionAge to MaxConnectionAge.
+	ConnectionAge time.Duration
 	// WebhookPort is for the API server, with Store "kubernetes" alone. 0 means a free port.
 	WebhookPort uint16
 	// PeerPort is for the other replicas, with Store "kubernetes" alone. 0 means a free port.
@@ -119,6 +132,7 @@ func (o Options) withDefaults() Options {
 	o.BindAddress = cmp.Or(o.BindAddress, DefaultBindAddress)
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	o.ProbesMode = cmp.Or(o.ProbesMode, mesh.ProbesUnified)
+	o.ConnectionAge = cmp.Or(o.ConnectionAge, DefaultConnectionAge)
 	o.loopLimit = cmp.Or(o.loopLimit, defaultLoopLimit)
 	if o.now == nil {
 		o.now = time.Now
@@ -163,7 +177,7 @@ func (o *Options) Validate() error {
 	if a := o.BindAddress; a != "" && a != DefaultBindAddress && net.ParseIP(a) == nil {
 		refuse("BindAddress", a, "must be an IP address, or * for all addresses")
 	}
-	return errors.Join(append(errs, o.validateHealthAddress(), o.validateShutdownDelay())...)
+	return errors.Join(append(errs, o.validateHealthAddress(), o.validateShutdownDelay(), o.validateConnectionAge())...)
 }
 
 // validateHealthAddress checks the address, and that no other listener has its port: the system would say only that it is in use.
@@ -190,6 +204,13 @@ func (o *Options) validateHealthAddress() error {
 func (o *Options) validateShutdownDelay() error {
 	if d := o.ShutdownDelay; d < 0 || d > MaxShutdownDelay {
 		return &mesh.FieldError{Field: "ShutdownDelay", Value: d.String(), Allowed: "must be from 0s to " + MaxShutdownDelay.String()}
+	}
+	return nil
+}
+
+func (o *Options) validateConnectionAge() error {
+	if d := o.ConnectionAge; d != 0 && (d < MinConnectionAge || d > MaxConnectionAge) {
+		return &mesh.FieldError{Field: "ConnectionAge", Value: d.String(), Allowed: AllowedConnectionAge}
 	}
 	return nil
 }

@@ -30,19 +30,24 @@ const (
 	// A client that has vanished is detected after the sum of the two.
 	pingInterval = 30 * time.Second
 	pingTimeout  = 10 * time.Second
+	// ageGrace is how long a connection that has reached its age may still be used: an agent takes the next one at once, an Envoy's stream ends with it.
+	ageGrace = 10 * time.Second
 	// endTimeout is how long calls may still take when the control plane ends; streams end at once.
 	endTimeout = 2 * time.Second
 )
 
-// NewServer returns a gRPC server for agents and ADS with these credentials. For ADS, more has xds.ServerOptions.
-func NewServer(c *mtls.Credentials, more ...grpc.ServerOption) *grpc.Server {
+// NewServer returns a gRPC server for agents and ADS with these credentials. Clients are asked to open another connection when one is age old, give or
+// take a tenth, which gRPC chooses for each; 0 means never. For ADS, more has xds.ServerOptions.
+func NewServer(c *mtls.Credentials, age time.Duration, more ...grpc.ServerOption) *grpc.Server {
 	return grpc.NewServer(append(append(c.ServerOptions(),
 		grpc.MaxConcurrentStreams(streamsPerConnection),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.StaticStreamWindowSize(streamWindow),
 		grpc.StaticConnWindowSize(connectionWindow),
 		grpc.ReadBufferSize(readBuffer),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingInterval, Timeout: pingTimeout}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{
+			MaxConnectionAge: age, MaxConnectionAgeGrace: ageGrace, Time: pingInterval, Timeout: pingTimeout,
+		}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: leastPingInterval, PermitWithoutStream: true}),
 	), more...)...)
 }
@@ -75,7 +80,7 @@ func Authorize(ctx context.Context, nodeID string, p *meshview.Proxy) error {
 
 // serveAgents serves agents and ADS, on one port with the same credentials.
 func (cp *ControlPlane) serveAgents(ctx context.Context) error {
-	server := NewServer(cp.credentials, xds.ServerOptions()...)
+	server := NewServer(cp.credentials, cp.o.ConnectionAge, xds.ServerOptions()...)
 	cp.agents.Register(server)
 	cp.pipeline.XDS.Register(server)
 	stopped := make(chan struct{})

@@ -59,6 +59,9 @@ type Options struct {
 	MaxDrainTime time.Duration
 	// Inbound is called with the inbound listeners that a proxy has accepted, whenever they change. It must return at once. Default: none.
 	Inbound func(node string, s InboundStatus)
+	// Aged says of the context of a stream that has ended that its connection had reached its age, so that the proxy comes back at once: no news for the log.
+	// Default: it never has.
+	Aged func(ctx context.Context) bool
 	// streamsPerNode is how many streams of one node may be open at once. One more ends the oldest, whose connection may be
 	// dead without the server knowing it. Default 3.
 	streamsPerNode int
@@ -68,6 +71,9 @@ func (o Options) withDefaults() Options {
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	if o.Describe == nil {
 		o.Describe = func(node string) []any { return []any{"node", node} }
+	}
+	if o.Aged == nil {
+		o.Aged = func(context.Context) bool { return false }
 	}
 	o.firstMessageTimeout = cmp.Or(o.firstMessageTimeout, 10*time.Second)
 	o.sendTimeout = cmp.Or(o.sendTimeout, time.Minute)

@@ -172,7 +172,11 @@ func serve[Req request](ctx context.Context, s *Server, p protocol[Req]) error {
 	case <-ctx.Done():
 		err = status.FromContextError(ctx.Err()).Err()
 	}
-	log.InfoContext(ctx, "proxy disconnected", "err", err)
+	level := slog.LevelInfo
+	if s.o.Aged(ctx) {
+		level = slog.LevelDebug
+	}
+	log.Log(ctx, level, "proxy disconnected", "err", err)
 	return ignoreEOF(err)
 }
 

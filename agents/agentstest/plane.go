@@ -22,7 +22,7 @@ type Plane struct {
 }
 
 // New returns a Plane with a view, and with a CA.
-func New(f *testing.F) *Plane {
+func New(f testing.TB) *Plane {
 	f.Helper()
 	p := &Plane{Subject: identity.Subject{Mesh: "default", Dataplane: "web-1", Path: "/workload/web"}}
 	var err error
@@ -51,7 +51,7 @@ func New(f *testing.F) *Plane {
 }
 
 // run runs the builder, and waits for the first view.
-func (p *Plane) run(f *testing.F) {
+func (p *Plane) run(f testing.TB) {
 	f.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup

@@ -34,7 +34,7 @@ func (s *Server) tryJoin(ctx context.Context, r *agentv1.JoinRequest) (*agentv1.
 		s.waits(ctx, c, address, err)
 		return nil, err
 	}
-	s.waiting.remove(c.ID())
+	s.Joined(c.ID())
 	return response, nil
 }
 

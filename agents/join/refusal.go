@@ -58,6 +58,9 @@ func (s *Server) waits(ctx context.Context, c credential, peer string, err error
 		return
 	}
 	news, recorded := s.waiting.add(c.ID(), reason, s.o.Now())
+	if news && recorded {
+		s.o.Waits(c.ID())
+	}
 	if !news || !recorded && !s.refusals.allow(call.Source(ctx).String()) {
 		return
 	}

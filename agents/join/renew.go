@@ -45,7 +45,7 @@ func (s *Server) renew(ctx context.Context, r *agentv1.RenewRequest) (*agentv1.R
 	if err != nil {
 		return nil, err
 	}
-	s.waiting.remove(caller.ID())
+	s.Joined(caller.ID())
 	log.InfoContext(ctx, "certificate renewed", "serial", issued.Serial, "expires", issued.NotAfter)
 	return &agentv1.RenewResponse{Identity: identityOf(issued)}, nil
 }

@@ -49,6 +49,8 @@ type Options struct {
 	Bootstrap func(p *meshview.Proxy, s Sidecar) ([]byte, error)
 	// CheckDuplicate returns an error if another process than this one has the session of a proxy, and lives.
 	CheckDuplicate func(ctx context.Context, proxy mesh.ID, process, address string) error
+	// Waits is called after it has changed whether a proxy waits. It must return at once.
+	Waits func(proxy mesh.ID)
 	// Refused is told of joins that are refused, seldom for one address. It must return at once.
 	Refused    func(Refusal)
 	Logger     *slog.Logger
@@ -83,7 +85,7 @@ type Server struct {
 	tokens *connlimit.Places[netip.Prefix]
 	// refusals limits, by address, how often Options.Refused is told of agents without a valid token.
 	refusals *limiter
-	// waiting has the proxies that have tried here, and failed. To list those of all replicas, each has to be asked.
+	// waiting has the proxies that have tried here, and failed. Other replicas are told.
 	waiting *waiting
 }
 
@@ -107,7 +109,16 @@ func New(o Options) (*Server, error) {
 func (s *Server) Sweep() {
 	s.issues.sweep()
 	s.refusals.sweep()
-	s.waiting.forget(s.o.Now())
+	for _, id := range s.waiting.forget(s.o.Now()) {
+		s.o.Waits(id)
+	}
+}
+
+// Joined notes that a proxy waits no more: it has joined, here or elsewhere.
+func (s *Server) Joined(id mesh.ID) {
+	if s.waiting.remove(id) {
+		s.o.Waits(id)
+	}
 }
 
 // Waiting returns the proxies whose agents try to join with a valid credential, and cannot.

@@ -47,21 +47,27 @@ func (w *waiting) add(id mesh.ID, reason string, now time.Time) (news, recorded 
 	return news, true
 }
 
-func (w *waiting) remove(id mesh.ID) {
+// remove returns whether the proxy was there.
+func (w *waiting) remove(id mesh.ID) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	_, known := w.proxies[id]
 	delete(w.proxies, id)
+	return known
 }
 
-// forget removes proxies that have stopped trying.
-func (w *waiting) forget(now time.Time) {
+// forget removes proxies that have stopped trying, and returns them.
+func (w *waiting) forget(now time.Time) []mesh.ID {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	var gone []mesh.ID
 	for id, one := range w.proxies {
 		if now.Sub(one.last) >= waitsFor {
 			delete(w.proxies, id)
+			gone = append(gone, id)
 		}
 	}
+	return gone
 }
 
 func (w *waiting) all() map[mesh.ID]Wait {

@@ -21,7 +21,7 @@ import (
 )
 
 // fuzzSessions returns the sessions of a control plane that knows one Dataplane, the subject. It ends with the test.
-func fuzzSessions(f *testing.F) (*Sessions, identity.Subject) {
+func fuzzSessions(f testing.TB) (*Sessions, identity.Subject) {
 	f.Helper()
 	p := agentstest.New(f)
 	known, err := observed.New(observed.Options{
@@ -128,7 +128,7 @@ func (s *Sessions) converseFuzzed(ctx context.Context, subject identity.Subject,
 		return ended(err)
 	}
 	sess := s.newSession(identity.Peer{Subject: subject, NotAfter: s.o.Now().Add(time.Hour)}, hello, fuzzStream{ctx: ctx})
-	if err := s.openSession(sess); err != nil {
+	if _, err := s.openSession(sess); err != nil {
 		return err
 	}
 	defer s.closeSession(sess)

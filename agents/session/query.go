@@ -30,7 +30,9 @@ type query struct {
 	parts chan []byte
 	ended chan error    // gets one error, nil if the answer is complete
 	gone  chan struct{} // closed when the caller waits no more
-	begun bool          // guarded by Sessions.mu
+	// Guarded by Sessions.mu: whether the answer has begun, and the question if a session has ended before it was sent.
+	begun  bool
+	unsent *agentv1.ControlMessage
 }
 
 // Query asks the Envoy of a proxy for a view, and passes the parts of the answer to take, in order, until it is complete or ctx ends.
@@ -52,6 +54,9 @@ func (s *Sessions) Query(ctx context.Context, proxy mesh.ID, view mesh.EnvoyView
 		case <-s.stopping:
 			return errStopping
 		case <-ctx.Done():
+			if !s.Connected(proxy) {
+				return errSessionEnded
+			}
 			return status.Errorf(codes.FailedPrecondition, "the agent of %s has not answered in time", proxy)
 		}
 	}
@@ -88,6 +93,30 @@ func (s *Sessions) endQueries(proxy mesh.ID) {
 	for _, q := range s.queries {
 		if q.proxy == proxy {
 			q.end(errSessionEnded)
+		}
+	}
+}
+
+// keepUnsent keeps the queries that a session has not sent, for the next one. The others have reached the agent, which answers them on a connection of
+// their own. mu is held.
+func (s *Sessions) keepUnsent(sess *session) {
+	for {
+		select {
+		case m := <-sess.outbox:
+			if q := s.queries[m.GetQuery().GetId()]; q != nil {
+				q.unsent = m
+			}
+		default:
+			return
+		}
+	}
+}
+
+// askMoved passes what keepUnsent has kept to the session of an agent that has moved. mu is held.
+func (s *Sessions) askMoved(sess *session) {
+	for _, q := range s.queries {
+		if q.proxy == sess.peer.ID() && q.unsent != nil && sess.send(q.unsent) {
+			q.unsent = nil
 		}
 	}
 }

@@ -26,8 +26,8 @@ func (s *Sessions) beginSession() bool {
 	return true
 }
 
-// openSession makes the session the current one of its proxy, and ends the one before.
-func (s *Sessions) openSession(sess *session) error {
+// openSession makes the session the current one of its proxy, and ends the one before. It returns whether the agent goes on where it has moved.
+func (s *Sessions) openSession(sess *session) (goesOn bool, err error) {
 	id := sess.peer.ID()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -37,14 +37,16 @@ func (s *Sessions) openSession(sess *session) error {
 		sess.turn = old.turn
 		old.replace()
 	case len(s.sessions) >= s.o.Limits.Sessions:
-		return status.Errorf(codes.ResourceExhausted, "%d sessions are open: try again later", len(s.sessions))
+		return false, status.Errorf(codes.ResourceExhausted, "%d sessions are open: try again later", len(s.sessions))
 	default:
 		sess.turn = &sync.Mutex{}
 	}
 	s.sessions[id] = sess
+	moved := s.ended[id].moved
 	delete(s.ended, id)
-	defer s.o.Peers.Changed(id)
-	return nil
+	s.o.Peers.Changed(id)
+	s.askMoved(sess)
+	return moved != "" && moved == sess.rival.process, nil
 }
 
 // closeSession forgets the session, unless a newer one has replaced it. The proxy's endpoint stays: an agent without a
@@ -53,14 +55,17 @@ func (s *Sessions) closeSession(sess *session) {
 	id := sess.peer.ID()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.sessions[id] == sess {
-		delete(s.sessions, id)
-		now, last := s.o.Now(), sess.tell()
-		last.Open, last.Ended = false, timestamppb.New(now)
-		s.ended[id] = endedSession{at: now, instance: sess.peer.Instance, last: last}
-		s.endQueries(id)
-		s.o.Peers.Changed(id)
+	if s.sessions[id] != sess {
+		return
 	}
+	delete(s.sessions, id)
+	s.ended[id] = s.endOf(sess)
+	s.o.Peers.Changed(id)
+	if sess.moves() {
+		s.keepUnsent(sess)
+		return
+	}
+	s.endQueries(id)
 }
 
 // inTurn calls do while no other session of the proxy can. It returns errReplaced if the session has been replaced.
@@ -194,13 +199,13 @@ func (s *Sessions) Since() map[mesh.ID]time.Time {
 	return since
 }
 
-// Ended returns when the last session of a proxy without one has ended, or that of the start if it has had none since. It may still come back
-// shortly after the start, see Limits.SilentAfter.
-func (s *Sessions) Ended(id mesh.ID) (at time.Time, mayComeBack bool) {
+// Ended returns when the last session of a proxy without one has ended, and whether this process had it: else it is the start. It may still come back
+// shortly after that, see Limits.SilentAfter.
+func (s *Sessions) Ended(id mesh.ID) (at time.Time, seen, mayComeBack bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	at, seen := s.lastEnd(id)
-	return at, !seen && s.o.Now().Sub(s.started) < s.o.Limits.SilentAfter
+	at, seen = s.lastEnd(id)
+	return at, seen, s.o.Now().Sub(at) < s.o.Limits.SilentAfter
 }
 
 // lastEnd returns when the last session of a proxy has ended, with any replica; the start if none is known. It needs mu.
@@ -210,7 +215,7 @@ func (s *Sessions) lastEnd(id mesh.ID) (at time.Time, seen bool) {
 		last, seen = e.at, true
 	}
 	for _, said := range s.said(id) {
-		if end := endOf(said); !end.IsZero() {
+		if end := saidEnd(said); !end.IsZero() {
 			seen = true
 			if end.After(last) {
 				last = end

@@ -27,6 +27,20 @@ type endedSession struct {
 	at       time.Time
 	instance string
 	last     *peerv1.Session
+	// moved is the process of the agent, if it was asked to connect again since its connection had reached its age. It comes back at once, perhaps to
+	// another replica.
+	moved string
+}
+
+// endOf returns how a session ends now. mu is held.
+func (s *Sessions) endOf(sess *session) endedSession {
+	now, last := s.o.Now(), sess.tell()
+	last.Open, last.Ended = false, timestamppb.New(now)
+	e := endedSession{at: now, instance: sess.peer.Instance, last: last}
+	if sess.moves() {
+		e.moved = sess.rival.process
+	}
+	return e
 }
 
 // order returns that of a new session: later than all sessions of other processes of the proxy, and by the agent's count among those of its own.
@@ -100,8 +114,8 @@ func (s *Sessions) Replica(id mesh.ID) string {
 	return there.Replica
 }
 
-// endOf returns when the session with another replica has ended, zero while it counts as open.
-func endOf(said peers.Said) time.Time {
+// saidEnd returns when the session with another replica has ended, zero while it counts as open.
+func saidEnd(said peers.Said) time.Time {
 	if session := said.Proxy.GetSession(); !session.GetOpen() {
 		return session.GetEnded().AsTime()
 	}

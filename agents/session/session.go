@@ -1,6 +1,7 @@
 package session
 
 import (
+	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/sonde-mesh/sonde/agents/observed"
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/identity"
+	"github.com/sonde-mesh/sonde/identity/mtls"
 )
 
 // Limits of one session.
@@ -144,7 +146,8 @@ func (s *Sessions) Session(stream agentv1.AgentService_SessionServer) error {
 		s.o.Duplicate(stream.Context(), caller.Subject, err)
 		return err
 	}
-	if err := s.openSession(sess); err != nil {
+	goesOn, err := s.openSession(sess)
+	if err != nil {
 		return err
 	}
 	defer s.closeSession(sess)
@@ -153,12 +156,23 @@ func (s *Sessions) Session(stream agentv1.AgentService_SessionServer) error {
 		return err
 	}
 	log := s.o.Logger.With("mesh", caller.Mesh, "proxy", caller.Dataplane)
-	log.InfoContext(stream.Context(), "agent connected", "version", sess.version.GetSonde(), "envoyVersion", sess.version.GetEnvoy(),
+	log.Log(stream.Context(), levelOf(goesOn), "agent connected", "version", sess.version.GetSonde(), "envoyVersion", sess.version.GetEnvoy(),
 		"draining", hello.GetDraining())
 	err = s.serve(sess, hello, messages)
-	log.InfoContext(stream.Context(), "agent disconnected", "reason", whyEnded(err))
+	log.Log(stream.Context(), levelOf(sess.moves()), "agent disconnected", "reason", whyEnded(err))
 	return err
 }
+
+// levelOf is how loud a session begins or ends: each agent moves now and then, which is no news.
+func levelOf(moves bool) slog.Level {
+	if moves {
+		return slog.LevelDebug
+	}
+	return slog.LevelInfo
+}
+
+// moves reports whether the agent was asked to connect again since the connection has reached its age.
+func (sess *session) moves() bool { return mtls.Aged(sess.stream.Context()) }
 
 // serve runs a session after its Hello.
 func (s *Sessions) serve(sess *session, hello *agentv1.Hello, messages <-chan received) error {

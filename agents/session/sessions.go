@@ -47,9 +47,8 @@ type Limits struct {
 	Sessions int
 	// Hello is how long a session may take for its first message.
 	Hello time.Duration
-	// SilentAfter is how long a proxy must have no session before a forced rotation skips it. The start of the control
-	// plane counts as the end of a session, so that agents have time to reconnect; for that long after the start they are
-	// not shown as lost.
+	// SilentAfter is how long a proxy must have no session before a forced rotation skips it, and it is shown as lost: an agent tries again
+	// within 10 s, and a try takes up to 10 s. The start of the control plane counts as the end of a session.
 	SilentAfter time.Duration
 	// Answer limits what an Envoy says to a query, in bytes: more than the configuration of the largest proxies.
 	Answer int

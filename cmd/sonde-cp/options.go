@@ -41,6 +41,7 @@ const keyDrainAware = "drain-aware-healthz"
 var flagOf = map[string]string{
 	"Store": "--store", "StateDir": "--state-dir", "TrustDomain": "--trust-domain", "BindAddress": "--bind-address",
 	"AgentsPort": "--agents-port", "AdminPort": "--admin-port", "HealthPort": "--health-port", "HealthAddress": "--health-addr", "ShutdownDelay": "--shutdown-delay",
+	"ConnectionAge":         "--connection-age",
 	"WebhookPort":           "--webhook-port",
 	"PeerPort":              "--peer-port",
 	"Kubernetes.Kubeconfig": "--kubeconfig", "Kubernetes.Namespace": "--namespace", "Kubernetes.Service": "--service-name", "Kubernetes.Replica": "--replica",
@@ -73,6 +74,7 @@ func (o *options) addFlags(flags *pflag.FlagSet) {
 	flags.Uint16Var(&o.HealthPort, "health-port", mesh.PortHealth, "`PORT` for /livez, /readyz and /metrics, plain HTTP; 0 means a free one")
 	flags.StringVar(&o.HealthAddress, "health-addr", "", "`HOST:PORT` for /livez, /readyz and /metrics instead of --bind-address and --health-port; *:PORT means all addresses")
 	flags.DurationVar(&o.ShutdownDelay, "shutdown-delay", 0, "`DURATION` for which the control plane still serves, not ready any more, once it is asked to end")
+	flags.DurationVar(&o.ConnectionAge, "connection-age", controlplane.DefaultConnectionAge, "`DURATION` after which a connection of an agent or an Envoy ends, give or take a tenth, and is made again, perhaps to another replica; from 1m to 24h")
 	o.addKubernetesFlags(flags)
 	flags.StringVar(&o.probesMode, "virtual-probes-mode", string(mesh.ProbesUnified),
 		"`MODE` of probes where a pod, its namespace or a Dataplane names none: unified, the agent answers on one port, or per-port, with a port for each gRPC and TCP probe; a pod keeps the mode that it was injected with")
@@ -111,6 +113,9 @@ func (o *options) validate(flags *pflag.FlagSet) error {
 		if flags.Lookup(flag).Value.String() == "" {
 			errs = append(errs, &mesh.FieldError{Field: "--" + flag, Allowed: "must not be empty"})
 		}
+	}
+	if o.ConnectionAge == 0 { // which asks for the default elsewhere
+		errs = append(errs, &mesh.FieldError{Field: "--connection-age", Value: "0s", Allowed: controlplane.AllowedConnectionAge})
 	}
 	if flags.Changed("health-addr") && flags.Changed("health-port") {
 		errs = append(errs, &mesh.FieldError{Field: "--health-addr", Value: o.HealthAddress, Allowed: "must not be given with --health-port"})

@@ -86,6 +86,9 @@ func TestBadOptionsAreNamed(t *testing.T) {
 		"health address":      {args: []string{"--store=dir:/x", "--health-addr=localhost:80"}, want: []string{"--health-addr", `"localhost:80"`, "IP address"}},
 		"health port twice":   {args: []string{"--store=dir:/x", "--health-addr=:80", "--health-port=81"}, want: []string{"--health-addr", "--health-port"}},
 		"health port taken":   {config: "store: dir:/x\nhealthAddr: '*:5678'\n", want: []string{"line 2: healthAddr", `"*:5678"`, "another port than that for agents"}},
+		"connection age":      {args: []string{"--store=dir:/x", "--connection-age=1s"}, want: []string{"--connection-age", `"1s"`, "must be from 1m to 24h"}},
+		"no connection age":   {args: []string{"--store=dir:/x", "--connection-age=0"}, want: []string{"--connection-age", `"0s"`, "must be from 1m to 24h"}},
+		"long connection age": {config: "connectionAge: 25h\n", args: []string{"--store=dir:/x"}, want: []string{"line 1: connectionAge", `"25h0m0s"`, "must be from 1m to 24h"}},
 		"shutdown delay":      {args: []string{"--store=dir:/x", "--shutdown-delay=-1s"}, want: []string{"--shutdown-delay", `"-1s"`, "0s to 20s"}},
 		"two errors, not one": {args: []string{"--bind-address=localhost"}, want: []string{"--bind-address", "--store"}},
 		"all that do not parse": {

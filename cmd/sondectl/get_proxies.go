@@ -15,7 +15,8 @@ import (
 
 const proxyColumns = `AGENT         state of the agent's session with this replica of the control plane:
                 connected
-                reconnecting  the control plane has just started, and the agent is not back yet
+                reconnecting  the session has ended, or the control plane has started, within the last 30 seconds, and the agent is
+                              not back yet
                 lost          the session has ended, and the agent is not back. The endpoint stays
                 stopped       the agent has drained and ended
                 never-joined  the proxy has never had a certificate, so its endpoints are not ready

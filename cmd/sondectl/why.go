@@ -288,7 +288,7 @@ func connectionReason(p *adminv1.Proxy) string {
 	case phase == adminv1.AgentState_STOPPED:
 		return fmt.Sprintf("not connected: the agent has drained, and ended %s ago", timeSince(state.GetSince()))
 	case phase == adminv1.AgentState_RECONNECTING:
-		return "not connected: the control plane has just started, and the agent has not come back yet"
+		return "not connected: the session has just ended, or the control plane has just started, and the agent has not come back yet"
 	case phase == adminv1.AgentState_CONNECTED && len(p.GetStreams()) == 0:
 		return "its Envoy has no connection to this replica of the control plane"
 	}

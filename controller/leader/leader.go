@@ -21,10 +21,16 @@ const (
 	leaseDuration = 15 * time.Second
 	renewDeadline = 10 * time.Second
 	retryPeriod   = 2 * time.Second
+	// restPeriod is how long a replica that could take no epoch lets others try.
+	restPeriod = 10 * time.Second
 )
 
 // LeaseName is the name of the Lease.
 const LeaseName = "sonde-cp"
+
+// Task is what the leader alone does. epoch is greater than that of each earlier leader: it is for what must not be done twice, since a leader
+// may have lost its Lease before it knows.
+type Task func(ctx context.Context, epoch int64) error
 
 // Options of Run.
 type Options struct {
@@ -34,32 +40,50 @@ type Options struct {
 	Namespace string
 	// Identity of this replica, such as its pod's name. Required.
 	Identity string
+	// Secrets keep the epoch. Required.
+	Secrets Secrets
 	// Tasks run while this replica is the leader. Each returns nil when its context ends.
-	Tasks []func(context.Context) error
+	Tasks []Task
 	// Logger. Required.
 	Logger *slog.Logger
 }
 
 // Run takes part in the election until ctx ends, and then releases the Lease. A replica that is no leader any more stops its tasks
-// and takes part again. The error is that of a task.
+// and takes part again. One that cannot take an epoch runs no task, releases the Lease, and takes part again later. The error is that of a task.
 func Run(ctx context.Context, o Options) error {
+	var last int64
 	for ctx.Err() == nil {
-		t := &term{o: o}
+		t := &term{o: o, epoch: last}
 		if err := t.run(ctx); err != nil {
 			return err
 		}
+		last = t.epoch
+		if t.refused {
+			rest(ctx)
+		}
 	}
 	return nil
+}
+
+func rest(ctx context.Context) {
+	timer := time.NewTimer(restPeriod)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
 }
 
 // term is one time that a replica waits to be the leader, and perhaps is.
 type term struct {
 	o Options
 
-	mu     sync.Mutex // guards the rest
-	over   bool       // tasks must not start any more
-	tasks  sync.WaitGroup
-	failed error
+	mu      sync.Mutex // guards the rest
+	over    bool       // tasks must not start any more
+	tasks   sync.WaitGroup
+	failed  error
+	epoch   int64 // of this term, or the last one of this replica
+	refused bool  // it could take no epoch
 }
 
 // run returns once the replica has led, or ctx has ended. The Lease is released after the tasks have ended, so that the next leader is
@@ -107,18 +131,37 @@ func (t *term) lead(ctx context.Context) {
 		return
 	}
 	t.tasks.Add(1)
+	last := t.epoch
 	t.mu.Unlock()
 	defer t.tasks.Done()
-	t.o.Logger.InfoContext(ctx, "leading", "replica", t.o.Identity)
+	log := t.o.Logger.With("replica", t.o.Identity)
+	epoch, err := takeEpoch(ctx, t.o.Secrets, t.o.Identity, last)
+	if err != nil {
+		t.refuse(ctx, log, err)
+		return
+	}
+	log = log.With("epoch", epoch)
+	log.InfoContext(ctx, "leading")
 	group, ctx := errgroup.WithContext(ctx)
 	for _, task := range t.o.Tasks {
-		group.Go(func() error { return task(ctx) })
+		group.Go(func() error { return task(ctx, epoch) })
 	}
-	err := group.Wait()
-	t.o.Logger.InfoContext(ctx, "not leading", "replica", t.o.Identity)
+	err = group.Wait()
+	log.InfoContext(ctx, "not leading")
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.failed = err
+	t.epoch, t.failed = epoch, err
+}
+
+// refuse notes that the replica cannot lead, unless it has lost the Lease meanwhile.
+func (t *term) refuse(ctx context.Context, log *slog.Logger, err error) {
+	if ctx.Err() != nil {
+		return
+	}
+	log.ErrorContext(ctx, "not leading: the next epoch cannot be taken, another replica may try", "err", err, "retryAfter", restPeriod)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.refused = true
 }
 
 // end waits for the tasks, which have to be ending, and has none start.

@@ -19,10 +19,11 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// leases are those of an API server with one Lease.
+// leases are those of an API server with one Lease. It has the secret of the epoch, too.
 type leases struct {
 	coordinationv1.LeaseInterface
-	away atomic.Bool
+	away    atomic.Bool
+	secrets secrets
 
 	mu    sync.Mutex
 	lease *coordination.Lease
@@ -69,7 +70,11 @@ func (l *leases) holder() string {
 }
 
 func options(client *leases, identity string, tasks ...func(context.Context) error) Options {
-	return Options{Client: client, Namespace: "sonde-system", Identity: identity, Tasks: tasks, Logger: slog.New(slog.DiscardHandler)}
+	o := Options{Client: client, Namespace: "sonde-system", Identity: identity, Secrets: &client.secrets, Logger: slog.New(slog.DiscardHandler)}
+	for _, task := range tasks {
+		o.Tasks = append(o.Tasks, func(ctx context.Context, _ int64) error { return task(ctx) })
+	}
+	return o
 }
 
 // The Lease is released when the tasks have ended, not before: the next leader is alone.

@@ -178,6 +178,9 @@ func (s *Source) hold(d *dirty) {
 		}
 		s.tellHeld(key, before, now)
 	}
+	if d.held {
+		s.tellAllHeld()
+	}
 	for pod := range affected {
 		d.pods[pod] = struct{}{}
 		if p := s.pods.Get(pod); p != nil {
@@ -236,12 +239,10 @@ func (s *Source) nodeIsGone(p *Pod) bool {
 
 // tellHeld tells of pods that serve on from now on.
 func (s *Source) tellHeld(service watch.Key, before, now serving) {
-	var began []string
-	for _, pod := range sorted(now) {
-		if _, did := before[pod]; !did {
-			began = append(began, pod.Name)
-		}
-	}
+	began := podNames(slices.DeleteFunc(sorted(now), func(pod watch.Key) bool {
+		_, did := before[pod]
+		return did
+	}))
 	record := s.services.Get(service)
 	if len(began) == 0 || record == nil {
 		return
@@ -249,6 +250,26 @@ func (s *Source) tellHeld(service watch.Key, before, now serving) {
 	s.o.Logger.Warn("drain held back: a service would have too few other endpoints", "namespace", service.Namespace, "service", service.Name,
 		"pods", began, "minServing", s.o.Drains.MinServing)
 	s.o.Held(service, record.uid, began)
+}
+
+// TellHeld has Options.Held called with all pods that serve on now: a caller that did not listen before learns what it has missed. It does not
+// wait for that.
+func (s *Source) TellHeld() { s.mark(func(d *dirty) { d.held = true }) }
+
+func (s *Source) tellAllHeld() {
+	for _, service := range sorted(s.held) {
+		if record := s.services.Get(service); record != nil {
+			s.o.Held(service, record.uid, podNames(sorted(s.held[service])))
+		}
+	}
+}
+
+func podNames(pods []watch.Key) []string {
+	names := make([]string, len(pods))
+	for i, pod := range pods {
+		names[i] = pod.Name
+	}
+	return names
 }
 
 // servesOn says why a pod serves on, empty if it does not.

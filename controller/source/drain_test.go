@@ -221,3 +221,25 @@ func TestEndedPodsDoNotDrain(t *testing.T) {
 		t.Errorf("ended pods drain: %v, held for %v", s.drains, s.held)
 	}
 }
+
+// TestHeldIsToldAgain checks that a replica that begins to lead can tell what was held before.
+func TestHeldIsToldAgain(t *testing.T) {
+	t.Parallel()
+	s, _, told := held(t, 1)
+	again := func(want ...string) {
+		t.Helper()
+		*told = nil
+		s.TellHeld()
+		s.derive()
+		if !slices.Equal(*told, want) {
+			t.Errorf("told %q, want %q", *told, want)
+		}
+	}
+	again()
+	s.change(t, node("a", "karpenter.sh/disrupted"), slicesOf(isReady, isNotReady))
+	again("s-1 shop/web one")
+	s.change(t, node("b", "karpenter.sh/disrupted"), slicesOf(isReady, isReady))
+	again("s-1 shop/web one,two")
+	s.change(t, node("a"), node("b"))
+	again()
+}

@@ -137,7 +137,7 @@ func unlink[K comparable](m map[K]map[watch.Key]struct{}, from K, to watch.Key) 
 	}
 }
 
-func sorted(keys map[watch.Key]struct{}) []watch.Key {
+func sorted[V any](keys map[watch.Key]V) []watch.Key {
 	return slices.SortedFunc(maps.Keys(keys), func(a, b watch.Key) int {
 		if c := strings.Compare(a.Namespace, b.Namespace); c != 0 {
 			return c

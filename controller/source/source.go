@@ -45,7 +45,7 @@ type Options struct {
 	// Drains says which nodes go, and how many proxies must serve on.
 	Drains Drains
 	// Held is called when proxies of a Service begin to serve on although their nodes or an administrator want them to drain. It must not
-	// block. Default none.
+	// block. TellHeld has it called again. Default none.
 	Held func(service watch.Key, uid types.UID, pods []string)
 	// Registerer for the metrics sonde_drain_*. Default none.
 	Registerer prometheus.Registerer
@@ -93,6 +93,8 @@ type dirty struct {
 	refs map[podRef]struct{}
 	// nodes are by name.
 	nodes map[string]struct{}
+	// held says that Options.Held has to be told of all that serves on, see TellHeld.
+	held bool
 }
 
 func newDirty() dirty {

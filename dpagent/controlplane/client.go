@@ -16,6 +16,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/status"
 
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
@@ -76,35 +77,87 @@ func call[R any](
 	return answer, errors.Join(conn.explain(err), conn.Close())
 }
 
-// Session opens a session and closes it when use returns. The error is Unauthenticated if the certificate is refused.
-func (c *Client) Session(ctx context.Context, use func(agentv1.AgentService_SessionClient) error) error {
+// Session opens a session and closes it when use returns. goAway is closed when the control plane asks the agent to open another one: this one ends
+// soon. The error is Unauthenticated if the certificate is refused.
+func (c *Client) Session(ctx context.Context, use func(stream agentv1.AgentService_SessionClient, goAway <-chan struct{}) error) error {
 	conn, err := c.dial(c.Certificate)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	c.setSession(conn)
-	defer c.setSession(nil)
+	goAway, watched := make(chan struct{}), make(chan struct{})
+	defer func() { cancel(); <-watched }()
+	go func() {
+		defer close(watched)
+		if awaitGoAway(ctx, conn) {
+			close(goAway)
+		}
+	}()
+	c.share(conn)
 	stream, err := agentv1.NewAgentServiceClient(conn).Session(ctx)
 	if err == nil {
-		err = use(stream)
+		err = use(stream, goAway)
 	}
-	return errors.Join(conn.explain(err), conn.Close())
+	return errors.Join(conn.explain(err), c.endSession(conn))
 }
 
-func (c *Client) setSession(conn *connection) {
+// share makes a connection the one on which queries are answered. It must be given back.
+func (c *Client) share(conn *connection) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	conn.users++
 	c.session = conn
+}
+
+// borrow returns the connection of the session, nil if there is none. It must be given back.
+func (c *Client) borrow() *connection {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.session != nil {
+		c.session.users++
+	}
+	return c.session
+}
+
+// giveBack closes a connection that has no users any more: an answer goes on after the session has moved.
+func (c *Client) giveBack(conn *connection) error {
+	c.mu.Lock()
+	conn.users--
+	last := conn.users == 0
+	c.mu.Unlock()
+	if !last {
+		return nil
+	}
+	return conn.Close()
+}
+
+// endSession has no more queries be answered on a connection, and gives it back.
+func (c *Client) endSession(conn *connection) error {
+	c.mu.Lock()
+	if c.session == conn {
+		c.session = nil
+	}
+	c.mu.Unlock()
+	return c.giveBack(conn)
+}
+
+// awaitGoAway waits until the server has sent GOAWAY, or the connection is broken. It returns false if ctx ends first. Calls go on after a GOAWAY, but gRPC
+// does not count the connection as ready any more.
+func awaitGoAway(ctx context.Context, conn *connection) bool {
+	was := conn.GetState()
+	for conn.WaitForStateChange(ctx, was) {
+		if was == connectivity.Ready {
+			return true
+		}
+		was = conn.GetState()
+	}
+	return false
 }
 
 // Answer calls Answer on the connection of the session, since it is for the replica of the control plane that has asked there, and closes the call
 // when use returns.
 func (c *Client) Answer(ctx context.Context, use func(agentv1.AgentService_AnswerClient) error) error {
-	c.mu.Lock()
-	conn := c.session
-	c.mu.Unlock()
+	conn := c.borrow()
 	if conn == nil {
 		return errors.New("the session in which the query has come has ended")
 	}
@@ -117,7 +170,7 @@ func (c *Client) Answer(ctx context.Context, use func(agentv1.AgentService_Answe
 	if err == nil || errors.Is(err, io.EOF) { // then only the end of the call tells what is wrong
 		_, err = stream.CloseAndRecv()
 	}
-	return conn.explain(err)
+	return errors.Join(conn.explain(err), c.giveBack(conn))
 }
 
 // connection is a connection to the control plane. refused is set if it refuses the client certificate.
@@ -125,6 +178,7 @@ type connection struct {
 	*grpc.ClientConn
 	refused *atomic.Bool
 	watch   *reach.Watch
+	users   int // of a session's connection, guarded by Client.mu
 }
 
 // explain returns err in words. It turns it into Unauthenticated if the connection broke because the certificate was refused, which

@@ -33,7 +33,8 @@ var features = []string{
 
 // Opener opens a session and closes it when use returns. *controlplane.Client implements it.
 type Opener interface {
-	Session(ctx context.Context, use func(agentv1.AgentService_SessionClient) error) error
+	// goAway is closed when the control plane asks for another session: this one ends soon.
+	Session(ctx context.Context, use func(stream agentv1.AgentService_SessionClient, goAway <-chan struct{}) error) error
 }
 
 // Identity is the identity of the proxy. *identity.Identity implements it.
@@ -103,6 +104,7 @@ type Session struct {
 	setRecorded func()        // closes recorded
 
 	count int64 // of the sessions that Run has begun
+	moved bool  // the last session ended since the control plane has asked for another one; for Run
 
 	connected prometheus.Gauge
 	sessions  prometheus.Counter
@@ -165,21 +167,28 @@ func (s *Session) Run(ctx context.Context) error {
 	report := retry.Reporter{Logger: s.o.Logger}
 	for {
 		welcomed, began := false, time.Now()
-		err := s.o.Opener.Session(ctx, func(stream agentv1.AgentService_SessionClient) error {
+		moves := false
+		err := s.o.Opener.Session(ctx, func(stream agentv1.AgentService_SessionClient, goAway <-chan struct{}) (err error) {
 			defer s.connected.Set(0)
-			return s.runStream(stream, func() {
+			moves, err = s.runStream(stream, goAway, func() {
 				welcomed = true
 				s.o.Refused(nil)
 				s.connected.Set(1)
 				s.sessions.Inc()
 				report.Succeeded()
 			})
+			return err
 		})
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if welcomed && time.Since(began) >= stableAfter {
+		stable := welcomed && time.Since(began) >= stableAfter
+		if stable {
 			backoff.Reset()
+		}
+		if s.moved = moves && stable; s.moved {
+			s.o.Logger.Debug("the control plane asks for another session")
+			continue
 		}
 		switch status.Code(err) {
 		case codes.Unauthenticated, codes.PermissionDenied:
@@ -194,8 +203,8 @@ func (s *Session) Run(ctx context.Context) error {
 	}
 }
 
-// runStream runs one stream until it breaks, and returns why.
-func (s *Session) runStream(stream agentv1.AgentService_SessionClient, welcomed func()) error {
+// runStream runs one stream until it breaks, and returns why. moves says that it has ended in order, since the control plane has asked for that.
+func (s *Session) runStream(stream agentv1.AgentService_SessionClient, goAway <-chan struct{}, welcomed func()) (moves bool, err error) {
 	s.count++
 	hello := &agentv1.Hello{
 		Version: s.o.Version(), Features: features, InUse: s.o.Identity.InUse(), Instance: s.o.Instance,
@@ -208,7 +217,7 @@ func (s *Session) runStream(stream agentv1.AgentService_SessionClient, welcomed 
 	default:
 	}
 	if err := stream.Send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Hello{Hello: hello}}); err != nil {
-		return streamError(stream, err)
+		return false, streamError(stream, err)
 	}
 	received, features := make(chan error, 1), make(chan []string, 1)
 	go func() {
@@ -220,11 +229,20 @@ func (s *Session) runStream(stream agentv1.AgentService_SessionClient, welcomed 
 			}
 		})
 	}()
-	return s.report(stream, drain, received, features)
+	err = s.report(stream, goAway, drain, received, features)
+	select {
+	case <-goAway:
+		return errors.Is(err, io.EOF), err
+	default:
+		return false, err
+	}
 }
 
-// report sends what is due until the stream breaks, and returns why. drain is closed when the drain begins, nil if Hello has said so.
-func (s *Session) report(stream agentv1.AgentService_SessionClient, drain <-chan struct{}, received <-chan error, features <-chan []string) error {
+// report sends what is due until the stream breaks or the control plane asks for another one, and returns why it has ended. drain is closed when the drain
+// begins, nil if Hello has said so.
+func (s *Session) report(
+	stream agentv1.AgentService_SessionClient, goAway, drain <-chan struct{}, received <-chan error, features <-chan []string,
+) error {
 	failures, readiness := newPace(s.o.Failures.wake, reportInterval), newPace(s.o.Readiness.wake, readinessInterval)
 	defer failures.end()
 	defer readiness.end()
@@ -234,6 +252,9 @@ func (s *Session) report(stream agentv1.AgentService_SessionClient, drain <-chan
 		select {
 		case err := <-received:
 			return err
+		case <-goAway:
+			_ = stream.CloseSend() // if the stream is broken, receive returns why
+			return <-received      // what was sent has arrived then
 		case <-s.changed:
 			message = &agentv1.AgentMessage{Message: &agentv1.AgentMessage_InUse{InUse: s.o.Identity.InUse()}}
 		case <-s.upgraded:
@@ -320,7 +341,7 @@ func (s *Session) receive(stream agentv1.AgentService_SessionClient, welcomed fu
 func (s *Session) handle(message *agentv1.ControlMessage, welcomed func(features []string)) {
 	switch m := message.GetMessage().(type) {
 	case *agentv1.ControlMessage_Welcome:
-		s.o.Logger.Info("session open", "version", m.Welcome.GetVersion().GetSonde())
+		s.logOpen(m.Welcome)
 		s.forget(m.Welcome.GetFeatures())
 		welcomed(m.Welcome.GetFeatures())
 	case *agentv1.ControlMessage_Inbounds:
@@ -361,6 +382,15 @@ func (s *Session) handle(message *agentv1.ControlMessage, welcomed func(features
 	default:
 		s.unknown.Inc()
 	}
+}
+
+// logOpen logs that a session is open. One that has moved is no news.
+func (s *Session) logOpen(m *agentv1.Welcome) {
+	level := slog.LevelInfo
+	if s.moved {
+		level = slog.LevelDebug
+	}
+	s.o.Logger.Log(context.Background(), level, "session open", "version", m.GetVersion().GetSonde())
 }
 
 // forget takes back what a control plane has said, if the one that answers now is too old to say it.

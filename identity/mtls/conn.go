@@ -38,6 +38,7 @@ type guardedConn struct {
 	pace    *rate.Limiter
 
 	ended chan struct{} // closed with the connection
+	aged  atomic.Bool   // it has reached its age
 
 	mu      sync.Mutex
 	closed  bool

@@ -206,7 +206,7 @@ func (e *entrant) handshake(g *guardedConn) (net.Conn, authInfo, error) {
 		return nil, authInfo{}, fmt.Errorf("handshake: %w", err)
 	}
 	auth.TLSInfo = info.(credentials.TLSInfo)
-	return conn, auth, nil
+	return &watchedConn{Conn: conn, aged: &g.aged}, auth, nil
 }
 
 // identified takes a place among the connections of a proxy.
@@ -217,7 +217,12 @@ func (e *entrant) identified(g *guardedConn, p *identity.Peer) {
 		_ = g.Close()
 	})
 	pace := e.c.paces.take(p.ID())
-	g.settle(place, pace.limiter, func() { e.c.paces.leave(p.ID()) })
+	g.settle(place, pace.limiter, func() {
+		e.c.paces.leave(p.ID())
+		if g.aged.Load() {
+			e.c.metrics.aged.Inc()
+		}
+	})
 	g.closeAfter(connLife(p.NotAfter.Sub(e.c.o.Now())), counter.WithLabelValues(closedExpiring).Inc)
 }
 

@@ -41,6 +41,7 @@ type served struct {
 	registry    *prometheus.Registry
 	credentials *Credentials
 	callers     chan identity.Peer // of each stream
+	stop        func()             // waits for the clients
 }
 
 func newAuthority(t testing.TB) (*store.State, *identity.Authority) {
@@ -57,7 +58,7 @@ func newAuthority(t testing.TB) (*store.State, *identity.Authority) {
 	return state, a
 }
 
-func serve(t testing.TB, l limits) *served {
+func serve(t testing.TB, l limits, more ...grpc.ServerOption) *served {
 	t.Helper()
 	s := &served{t: t, registry: prometheus.NewRegistry(), callers: make(chan identity.Peer, 100)}
 	state, authority := newAuthority(t)
@@ -85,10 +86,14 @@ func serve(t testing.TB, l limits) *served {
 		s.callers <- p
 		return handler(srv, stream)
 	}
-	g := grpc.NewServer(append(c.ServerOptions(), grpc.StreamInterceptor(who))...)
+	g := grpc.NewServer(append(append(c.ServerOptions(), grpc.StreamInterceptor(who)), more...)...)
 	healthv1.RegisterHealthServer(g, health.NewServer())
 	var running sync.WaitGroup
 	running.Go(func() { _ = g.Serve(listener) })
+	s.stop = func() {
+		g.GracefulStop()
+		running.Wait()
+	}
 	t.Cleanup(func() {
 		g.Stop()
 		running.Wait()

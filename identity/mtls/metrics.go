@@ -20,6 +20,8 @@ type metrics struct {
 	unauthenticated prometheus.Gauge
 	// closed connections, by reason.
 	closed *prometheus.CounterVec
+	// aged connections that have ended.
+	aged prometheus.Counter
 }
 
 func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
@@ -34,11 +36,15 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 				"certificate, or not yet), handshake, unauthenticated (over their time without a certificate), expiring (their certificate " +
 				"ends soon), identity (more of one proxy than it may have).",
 		}, []string{"reason"}),
+		aged: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "sonde_connections_aged_total",
+			Help: "Connections of agents and proxies that have ended after --connection-age, when they were asked to connect again.",
+		}),
 	}
 	if registerer == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{m.unauthenticated, m.closed} {
+	for _, c := range []prometheus.Collector{m.unauthenticated, m.closed, m.aged} {
 		if err := registerer.Register(c); err != nil {
 			return nil, fmt.Errorf("register metrics of mTLS: %w", err)
 		}

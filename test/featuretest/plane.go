@@ -110,7 +110,7 @@ func (p *plane) settle(ctx context.Context, step int) error {
 }
 
 func (p *plane) serve(ctx context.Context, listener net.Listener, c *mtls.Credentials) error {
-	server := controlplane.NewServer(c, xds.ServerOptions()...)
+	server := controlplane.NewServer(c, 0, xds.ServerOptions()...)
 	p.XDS.Register(server)
 	stopped := make(chan struct{})
 	context.AfterFunc(ctx, func() {

@@ -3,6 +3,7 @@ package mesh
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/sonde-mesh/sonde/test/harness"
 )
@@ -41,7 +42,8 @@ func TestAgentThatIsLost(t *testing.T) {
 	a, b1, b2 := proxies[0], proxies[1], proxies[2]
 	endpoints(t, a, "b", b1.Inbound, b2.Inbound)
 	b2.Agent.Kill()
-	poll(t, "its agent to be lost", func(ctx context.Context) error { return b2.AgentIs(ctx, "LOST") })
+	// For 30 s it may come back.
+	must(t, harness.Poll(t.Context(), limit+30*time.Second, "its agent to be lost", func(ctx context.Context) error { return b2.AgentIs(ctx, "LOST") }))
 	shows(t, m, "get services", "2/2", b2.Inbound+" (b-2): agent lost", "endpoint stays")
 	shows(t, m, "get proxies", "lost")
 	all, err := m.Metrics(t.Context())

@@ -84,7 +84,7 @@ const (
 	AgentState_PHASE_UNSPECIFIED AgentState_Phase = 0
 	// It has a session.
 	AgentState_CONNECTED AgentState_Phase = 1
-	// The control plane has started a moment ago, and the agent has not come back yet.
+	// Its session has ended, or the control plane has started, less than 30 s ago, and it has not come back yet.
 	AgentState_RECONNECTING AgentState_Phase = 2
 	// It had a session, or could have one by now, and has none.
 	AgentState_LOST AgentState_Phase = 3

@@ -103,7 +103,7 @@ func newBroadcast(w topology) (*broadcast, error) {
 }
 
 func (b *broadcast) run(ctx context.Context, id *sondecp.Identity, change func(service int) error) error {
-	server := controlplane.NewServer(id.Credentials, grpc.ForceServerCodecV2(codec{encoding.GetCodecV2(proto.Name)}))
+	server := controlplane.NewServer(id.Credentials, 0, grpc.ForceServerCodecV2(codec{encoding.GetCodecV2(proto.Name)}))
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(server, b)
 	return serve(ctx, server, change)
 }

@@ -35,7 +35,7 @@ func serveBuilder(ctx context.Context, id *sondecp.Identity, w topology) error {
 	ended := make(chan error, 1)
 	go func() { ended <- pipeline.Run(ctx) }()
 	<-first
-	g := controlplane.NewServer(id.Credentials, xds.ServerOptions()...)
+	g := controlplane.NewServer(id.Credentials, 0, xds.ServerOptions()...)
 	pipeline.XDS.Register(g)
 	now := w.forms()
 	err := serve(ctx, g, func(service int) error {

@@ -55,7 +55,7 @@ func serveSnapshot(ctx context.Context, id *sondecp.Identity, w topology) error 
 	if err := s.publish(ctx); err != nil {
 		return err
 	}
-	server := controlplane.NewServer(id.Credentials)
+	server := controlplane.NewServer(id.Credentials, 0)
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(server, serverv3.NewServer(ctx, s.cache, nil))
 	return serve(ctx, server, func(service int) error { return s.change(ctx, service) })
 }

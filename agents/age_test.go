@@ -1,0 +1,123 @@
+package agents_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/connectivity"
+
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/meshview"
+)
+
+// aging returns a control plane whose connections end soon, and an agent that has joined there.
+func aging(t *testing.T) (*harness, *agent) {
+	t.Helper()
+	h := newHarness(t, nil)
+	h.age = 1500 * time.Millisecond
+	h.restart()
+	h.fill("web-1")
+	a := h.agent("web-1")
+	a.instance, a.features = "process-1", []string{agentv1.FeatureQueries, agentv1.FeaturePong}
+	if err := a.join(); err != nil {
+		t.Fatal(err)
+	}
+	a.connect(false)
+	h.becomes("web", meshview.Ready, meshview.NoReason)
+	return h, a
+}
+
+// move ends the session when the control plane asks for that, as agents do.
+func (a *agent) move() {
+	a.h.t.Helper()
+	ctx, cancel := context.WithTimeout(a.h.t.Context(), patience)
+	defer cancel()
+	if !a.conn.WaitForStateChange(ctx, connectivity.Ready) {
+		a.h.t.Fatal("the connection does not age")
+	}
+	if err := a.stream.CloseSend(); err != nil {
+		a.h.t.Fatal(err)
+	}
+	if err := a.ending(); !errors.Is(err, io.EOF) {
+		a.h.t.Fatalf("the session ended with %v, want EOF", err)
+	}
+}
+
+// TestAgentMoves checks that an agent whose connection has reached its age is neither lost nor news, whether it moves by itself or not.
+func TestAgentMoves(t *testing.T) {
+	tests := map[string]func(*agent){
+		"by itself":                (*agent).move,
+		"when the connection ends": func(a *agent) { _ = a.ending() }, // as earlier agents do
+	}
+	for name, end := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h, a := aging(t)
+			for range 2 {
+				end(a)
+				h.eventually("the session has ended", func() bool { return h.phase() != adminv1.AgentState_CONNECTED })
+				if got := h.phase(); got != adminv1.AgentState_RECONNECTING {
+					t.Errorf("state is %s, want RECONNECTING", got)
+				}
+				if n := h.metric("sonde_agents_lost", "default"); n != 0 {
+					t.Errorf("sonde_agents_lost = %v, want 0", n)
+				}
+				h.becomes("web", meshview.Ready, meshview.NoReason)
+				a.leave()
+				a.connect(false)
+				if got := h.phase(); got != adminv1.AgentState_CONNECTED {
+					t.Errorf("state is %s, want CONNECTED", got)
+				}
+			}
+			connected, disconnected := h.log.lines(`msg="agent connected"`), h.log.lines(`msg="agent disconnected"`)
+			if len(connected) != 1 || len(disconnected) != 0 {
+				t.Errorf("the log says that it is not new: %q, %q", connected, disconnected)
+			}
+			other := h.agent("web-1") // another process is news
+			other.key, other.leaf, other.bundle, other.instance = a.key, a.leaf, a.bundle, "process-2"
+			end(a)
+			h.eventually("the session has ended", func() bool { return h.phase() != adminv1.AgentState_CONNECTED })
+			other.connect(false)
+			if connected := h.log.lines(`msg="agent connected"`); len(connected) != 2 {
+				t.Errorf("the log does not say that another process has come: %q", connected)
+			}
+		})
+	}
+}
+
+// TestQueryGoesOnWhileTheAgentMoves has an agent get a query, move, and answer it then.
+func TestQueryGoesOnWhileTheAgentMoves(t *testing.T) {
+	h, a := aging(t)
+	q := h.query(t.Context(), "web-1")
+	id := a.asked()
+	a.move()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := a.answer(ctx, &agentv1.AnswerPart{Query: id, Data: []byte("a: 1\n")}); err != nil {
+		t.Errorf("Answer() = %v", err)
+	}
+	if err := q.end(t); err != nil || q.text.String() != "a: 1\n" {
+		t.Errorf("Query() = %v with %q", err, &q.text)
+	}
+}
+
+// TestQueryOfAnAgentThatMovesAway checks that a caller learns that the agent has gone, and did not just take too long.
+func TestQueryOfAnAgentThatMovesAway(t *testing.T) {
+	h, a := aging(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() {
+		done <- h.server.Query(ctx, mesh.MakeID("default", "web-1"), mesh.ViewStats, func([]byte) error { return nil })
+	}()
+	a.asked()
+	a.move()
+	if err := <-done; err == nil || err.Error() != "rpc error: code = FailedPrecondition desc = the session with the agent has ended" {
+		t.Errorf("Query() = %v", err)
+	}
+}

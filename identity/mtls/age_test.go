@@ -1,0 +1,230 @@
+package mtls
+
+import (
+	"bytes"
+	"context"
+	mathrand "math/rand/v2"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/health"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+)
+
+// aged returns how many connections are counted as such.
+func (s *served) aged() float64 {
+	s.t.Helper()
+	families, err := s.registry.Gather()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == "sonde_connections_aged_total" {
+			return f.GetMetric()[0].GetCounter().GetValue()
+		}
+	}
+	s.t.Fatal("there is no such metric")
+	return 0
+}
+
+// TestAgedConnectionsAreCounted has connections end by their age, and others as the last of them does, which are not counted.
+func TestAgedConnectionsAreCounted(t *testing.T) {
+	aged := make(chan bool, 10) // of the streams that have ended
+	s := serve(t, limits{}, grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: time.Second, MaxConnectionAgeGrace: 100 * time.Millisecond}),
+		grpc.ChainStreamInterceptor(func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+			defer func() { aged <- Aged(stream.Context()) }()
+			return next(srv, stream)
+		}))
+	pair, _ := s.certificate(time.Hour)
+	for range 2 {
+		end := s.watch(s.tls(pair))
+		select {
+		case <-end:
+		case <-time.After(patience):
+			t.Fatal("the connection goes on")
+		}
+		if !<-aged {
+			t.Error("the handler does not know that the connection has reached its age")
+		}
+	}
+	deadline := time.NewTimer(patience)
+	defer deadline.Stop()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for s.aged() != 2 {
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			t.Fatalf("%v connections are counted, want 2", s.aged())
+		}
+	}
+}
+
+// TestOtherConnectionsAreNotCounted has one connection end before its certificate does, and one with the GOAWAY of a server that stops.
+func TestOtherConnectionsAreNotCounted(t *testing.T) {
+	s := serve(t, limits{}, grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: time.Hour}))
+	short, _ := s.certificate(2 * time.Second)
+	<-s.watch(s.tls(short))
+	s.counts(closedExpiring, 1)
+	lasting, _ := s.certificate(time.Hour)
+	conn, err := grpc.NewClient("passthrough:///"+s.address, grpc.WithTransportCredentials(credentials.NewTLS(s.tls(lasting))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	if _, err := healthv1.NewHealthClient(conn).Check(t.Context(), &healthv1.HealthCheckRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	s.stop()
+	if got := s.aged(); got != 0 {
+		t.Errorf("%v connections are counted, want none", got)
+	}
+}
+
+// wholeFrames returns the frames that are complete, and how many of them are GOAWAYs for the age.
+func wholeFrames(written []byte) (whole []byte, aged int) {
+	at := 0
+	for len(written)-at >= frameHeader {
+		size := frameHeader + int(written[at])<<16 + int(written[at+1])<<8 + int(written[at+2])
+		if len(written)-at < size {
+			break
+		}
+		payload := written[at+frameHeader : at+size]
+		if written[at+3] == byte(http2.FrameGoAway) && len(payload) > goAwayFields && string(payload[goAwayFields:]) == maxAge {
+			aged++
+		}
+		at += size
+	}
+	return written[:at], aged
+}
+
+// FuzzFrames writes HTTP/2 frames in pieces of one size. The GOAWAYs that are found are those of the whole.
+func FuzzFrames(f *testing.F) {
+	add := func(piece uint8, write func(*http2.Framer) error) {
+		var b bytes.Buffer
+		framer := http2.NewFramer(&b, nil)
+		if err := framer.WriteSettings(); err != nil {
+			f.Fatal(err)
+		}
+		if err := write(framer); err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b.Bytes(), piece)
+	}
+	for _, piece := range []uint8{0, 1, 7, 9, 23} {
+		for _, why := range []string{maxAge, "max_idle", "max_agf", "", "graceful_stop"} {
+			add(piece, func(w *http2.Framer) error { return w.WriteGoAway(1<<31-1, http2.ErrCodeNo, []byte(why)) })
+			add(piece, func(w *http2.Framer) error {
+				if err := w.WriteData(1, false, []byte("\x00\x00\x0f\x07max_age")); err != nil {
+					return err
+				}
+				return w.WriteGoAway(3, http2.ErrCodeNo, []byte(why))
+			})
+		}
+		add(piece, func(w *http2.Framer) error { return w.WriteData(1, true, []byte(maxAge)) })
+	}
+	f.Fuzz(func(t *testing.T, written []byte, piece uint8) {
+		written, want := wholeFrames(written)
+		var got frames
+		found := 0
+		for part := range slices.Chunk(written, int(piece)+1) {
+			if got.aged(part) {
+				found++
+			}
+		}
+		if found > want || (found > 0) != (want > 0) {
+			t.Errorf("%d GOAWAYs found in pieces of %d bytes, want %d", found, int(piece)+1, want)
+		}
+		if got.have != 0 || got.skip != 0 {
+			t.Errorf("after whole frames %d bytes of one are there, and %d are skipped", got.have, got.skip)
+		}
+	})
+}
+
+// watchUntilEnd opens a stream, and closes the connection when that has ended.
+func watchUntilEnd(ctx context.Context, conn *grpc.ClientConn) {
+	stream, err := healthv1.NewHealthClient(conn).Watch(ctx, &healthv1.HealthCheckRequest{})
+	for err == nil {
+		_, err = stream.Recv()
+	}
+	_ = conn.Close()
+}
+
+// TestConnectionsSpread has all clients on one of two servers, as after a restart of the other. They spread again within one age.
+func TestConnectionsSpread(t *testing.T) {
+	const clients = 20
+	age := grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: time.Second, MaxConnectionAgeGrace: 100 * time.Millisecond})
+	s := serve(t, limits{identified: 2 * clients}, age)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := grpc.NewServer(append(s.credentials.ServerOptions(), age)...)
+	healthv1.RegisterHealthServer(other, health.NewServer())
+	var running sync.WaitGroup
+	running.Go(func() { _ = other.Serve(listener) })
+	ctx, cancel := context.WithCancel(t.Context())
+	defer func() { cancel(); other.Stop(); running.Wait() }()
+
+	var both atomic.Bool
+	var at [2]atomic.Int32 // streams by server
+	pair, _ := s.certificate(time.Hour)
+	var moved atomic.Int32
+	for range clients {
+		running.Go(func() {
+			for dials := 0; ctx.Err() == nil; dials++ {
+				if dials == 1 {
+					moved.Add(1)
+				}
+				to := 0
+				if both.Load() {
+					to = mathrand.IntN(2)
+				}
+				address := []string{s.address, listener.Addr().String()}[to]
+				conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(credentials.NewTLS(s.tls(pair))))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				at[to].Add(1)
+				watchUntilEnd(ctx, conn)
+				at[to].Add(-1)
+			}
+		})
+	}
+	running.Go(func() { // which no other reader wants
+		for {
+			select {
+			case <-s.callers:
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	await := func(what string, holds func() bool) {
+		t.Helper()
+		tick := time.NewTicker(2 * time.Millisecond)
+		defer tick.Stop()
+		for deadline := time.Now().Add(patience); !holds(); <-tick.C {
+			if time.Now().After(deadline) {
+				t.Fatalf("not within %s: %s; %d and %d streams", patience, what, at[0].Load(), at[1].Load())
+			}
+		}
+	}
+	await("all are connected to the first", func() bool { return at[0].Load() == clients })
+	both.Store(true)
+	begin := time.Now()
+	await("all have moved", func() bool { return moved.Load() == clients })
+	if took := time.Since(begin); took > 3*time.Second {
+		t.Errorf("all have moved within %s, want one age of a second and a tenth", took)
+	}
+	await("they are spread", func() bool { a, b := at[0].Load(), at[1].Load(); return a > 0 && b > 0 && a+b == clients })
+}
