@@ -39,7 +39,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 const patience = 10 * time.Second
 
 // eventually polls until check returns nil.
-func eventually(t *testing.T, check func() error) {
+func eventually(t testing.TB, check func() error) {
 	t.Helper()
 	deadline := time.Now().Add(patience)
 	for {
@@ -55,7 +55,7 @@ func eventually(t *testing.T, check func() error) {
 }
 
 // keys has the serving CA that replicas share.
-func keys(t *testing.T) *serving.Certificate {
+func keys(t testing.TB) *serving.Certificate {
 	t.Helper()
 	state, err := store.OpenState(filepath.Join(t.TempDir(), "state"))
 	if err != nil {
@@ -83,7 +83,7 @@ type replica struct {
 
 const trustDomain = "sonde.internal"
 
-func start(t *testing.T, certificate *serving.Certificate, name string) *replica {
+func start(t testing.TB, certificate *serving.Certificate, name string) *replica {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

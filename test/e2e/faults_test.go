@@ -240,7 +240,7 @@ func TestAloneControlPlane(t *testing.T) {
 	pass(t, away)
 	w.checkLoads("the control plane was away")
 	w.checkUntouched("the control plane was away")
-	cp.scale("sonde-cp", 1)
+	cp.scale("sonde-cp", replicas)
 	cp.waitRolledOutAs("sonde-cp", controlPlaneLabel)
 	w.waitRolledOut("web") // long before the ReplicaSet tries again by itself
 	w.checkCaughtUp("the control plane was away")

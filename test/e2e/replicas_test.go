@@ -1,0 +1,158 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/controller/leader"
+)
+
+// replicas is how many replicas of the control plane the chart has.
+const replicas = 2
+
+// waitReplicas waits until all replicas of the control plane are there and hear each other, and returns their names.
+func (n *namespace) waitReplicas() []string {
+	n.t.Helper()
+	n.waitRolledOutAs("sonde-cp", controlPlaneLabel)
+	var names []string
+	n.wait(catchUp, "the replicas to hear each other", func() error {
+		names = n.selected(controlPlaneLabel)
+		if len(names) != replicas {
+			return fmt.Errorf("there are %q", names)
+		}
+		for _, name := range names {
+			code, text, err := health(n.t.Context(), n.pod(name).Status.PodIP, "/readyz?verbose")
+			if err != nil {
+				return err
+			}
+			if code != http.StatusOK || !strings.Contains(text, "peers ok") {
+				return fmt.Errorf("%s says %d %s", name, code, text)
+			}
+		}
+		return nil
+	})
+	return names
+}
+
+// leading returns which of the replicas leads, and another one.
+func (n *namespace) leading(names []string) (leads, follows string) {
+	n.t.Helper()
+	n.wait(time.Minute, "a leader", func() error {
+		lease, err := cluster.client.CoordinationV1().Leases(systemNamespace).Get(n.t.Context(), leader.LeaseName, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if holder := lease.Spec.HolderIdentity; holder == nil || !slices.Contains(names, *holder) {
+			return fmt.Errorf("the Lease is %v", lease.Spec)
+		}
+		leads = *lease.Spec.HolderIdentity
+		return nil
+	})
+	for _, name := range names {
+		if name != leads {
+			follows = name
+		}
+	}
+	return leads, follows
+}
+
+// cut drops what the pod of a replica sends to a port, and the answers, until the function that it returns is called. With an address it is that of
+// one host alone.
+func (n *namespace) cut(pod, address string, port int) (heal func()) {
+	n.t.Helper()
+	p := n.processes(n.pod(pod))[0]
+	family := "ip"
+	if strings.Contains(address, ":") {
+		family = "ip6"
+	}
+	to, from := fmt.Sprintf("tcp dport %d drop", port), fmt.Sprintf("tcp sport %d drop", port)
+	if address != "" {
+		to, from = family+" daddr "+address+" "+to, family+" saddr "+address+" "+from
+	}
+	onNetworkOf(n.t, p, "nft", fmt.Sprintf("table inet sonde_e2e { chain out { type filter hook output priority 0; %s; tcp sport %d drop; }; chain in { type filter hook input priority 0; %s; tcp dport %d drop; }; }", to, port, from, port))
+	return func() { onNetworkOf(n.t, p, "nft", "delete table inet sonde_e2e") }
+}
+
+// rollWeb replaces all pods of web, one after the other.
+func (w *watched) rollWeb(when string) {
+	w.t.Helper()
+	w.restart("web", nil)
+	w.waitRolledOut("web")
+	w.pods = append(w.podsOf("web"), "client", "stranger")
+	w.checkCaughtUp(when)
+}
+
+// TestAloneReplicas kills replicas of the control plane, cuts them from each other and from the API server, and rolls pods meanwhile: no call fails. It
+// runs alone. That all replicas are away is TestAloneControlPlane.
+func TestAloneReplicas(t *testing.T) {
+	w := newWatched(t, injected)
+	cp := &namespace{t: t, name: systemNamespace}
+	for _, which := range []string{"a replica that follows", "the leader"} {
+		leads, follows := cp.leading(cp.waitReplicas())
+		victim := follows
+		if which == "the leader" {
+			victim = leads
+		}
+		for _, p := range cp.processes(cp.pod(victim)) {
+			p.kill(t)
+		}
+		w.rollWeb(which + " was killed")
+	}
+
+	names := cp.waitReplicas()
+	heal := cp.cut(names[0], "", mesh.PortPeers)
+	cp.wait(time.Minute, "a warning about the peers", func() error {
+		code, text, err := health(t.Context(), cp.pod(names[0]).Status.PodIP, "/readyz?verbose")
+		if err == nil && (code != http.StatusOK || strings.Contains(text, "peers ok")) {
+			err = fmt.Errorf("%d %s", code, text)
+		}
+		return err
+	})
+	w.rollWeb("the replicas were cut from each other")
+	heal()
+
+	leads, _ := cp.leading(cp.waitReplicas())
+	api, err := cluster.client.CoreV1().Services("default").Get(t.Context(), "kubernetes", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	heal = cp.cut(leads, api.Spec.ClusterIP, 443)
+	began := time.Now()
+	w.rollWeb("the leader was cut from the API server")
+	pass(t, time.Until(began.Add(away)))
+	w.checkLoads("the leader was cut from the API server for a while")
+	heal()
+	cp.waitReplicas()
+	w.checkCaughtUp("all is well again")
+}
+
+// TestAlonePodsOfReplicas makes 20 pods at once, with one replica of the control plane and with all.
+func TestAlonePodsOfReplicas(t *testing.T) {
+	cp := &namespace{t: t, name: systemNamespace}
+	for _, count := range []int32{1, replicas, 1, replicas} {
+		cp.scale("sonde-cp", count)
+		if count == replicas {
+			cp.waitReplicas()
+		} else {
+			cp.waitRolledOutAs("sonde-cp", controlPlaneLabel)
+		}
+		n := newNamespace(t, injected)
+		began := time.Now()
+		n.create(newDeployment("many", 20, nil))
+		n.waitRolledOut("many")
+		t.Logf("%d replicas: 20 pods are ready after %s", count, time.Since(began).Round(100*time.Millisecond))
+		if err := cluster.client.CoreV1().Namespaces().Delete(context.WithoutCancel(t.Context()), n.name, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
