@@ -126,7 +126,7 @@ func (p *Peers) dial(address string) (*grpc.ClientConn, error) {
 			MinConnectTimeout: 5 * time.Second,
 		}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingInterval, Timeout: pingTimeout, PermitWithoutStream: true}),
-		grpc.WithIdleTimeout(0),
+		grpc.WithIdleTimeout(0), grpc.WithNoProxy(),
 	)
 	if err != nil {
 		return nil, fmt.Errorf("make client: %w", err)
