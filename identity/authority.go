@@ -130,7 +130,7 @@ func (a *Authority) create(ctx context.Context, meshName string, validity time.D
 	if err != nil {
 		return err
 	}
-	s := newState(td, []*ca.CA{c}, c, nil, a.o.Now().Unix())
+	s := newState(td, &ca.Set{CAs: []*ca.CA{c}, Signing: c, Epoch: a.o.Now().Unix()})
 	data, err := s.encode()
 	if err != nil {
 		return err
@@ -144,13 +144,13 @@ func (a *Authority) create(ctx context.Context, meshName string, validity time.D
 
 // use puts an authority that is in the storage into memory.
 func (a *Authority) use(meshName string, s *state) error {
-	records, err := loadRecords(a.o.Records, path.Join(meshesDirectory, meshName, "proxies"), s.signing.Cert.NotAfter, a.o.Logger)
+	records, err := loadRecords(a.o.Records, path.Join(meshesDirectory, meshName, "proxies"), s.Signing.Cert.NotAfter, a.o.Logger)
 	if err != nil {
 		return err
 	}
 	m := &meshAuthority{mesh: meshName, records: records, warnings: rate.NewLimiter(rate.Every(warnEvery), 1)}
 	a.put(m, s)
-	err = ca.RegisterExpiry(a.o.Registerer, meshName, a.o.Now, func() *ca.CA { return m.current.Load().signing })
+	err = ca.RegisterExpiry(a.o.Registerer, meshName, a.o.Now, func() *ca.CA { return m.current.Load().Signing })
 	if err == nil {
 		err = registerEpoch(a.o.Registerer, m)
 	}
@@ -212,12 +212,12 @@ func (a *Authority) CAExpires(meshName string) time.Time {
 	if err != nil {
 		return time.Time{}
 	}
-	return m.current.Load().signing.Cert.NotAfter
+	return m.current.Load().Signing.Cert.NotAfter
 }
 
 // warnExpiry logs a CA that is in the last tenth of its validity.
 func (a *Authority) warnExpiry(m *meshAuthority) {
-	signing, now := m.current.Load().signing, a.o.Now()
+	signing, now := m.current.Load().Signing, a.o.Now()
 	cert := signing.Cert
 	if cert.NotAfter.Sub(now) <= cert.NotAfter.Sub(cert.NotBefore)/10 && m.warnings.AllowN(now, 1) {
 		a.o.Logger.Warn("CA expires soon: rotate it", "mesh", m.mesh, "ca", signing.ID, "expires", cert.NotAfter)

@@ -13,29 +13,19 @@ import (
 	"github.com/sonde-mesh/sonde/identity/ca"
 )
 
-// Step of a rotation. It is complete when every proxy has done it.
-type Step string
+// Step of a rotation. It is complete when every proxy has done it: it has the bundle of both CAs, a certificate of the new one, the bundle of
+// the new one alone.
+type Step = ca.Step
 
-// The steps, in order. During each of them, all proxies that have done the step before trust each other.
+// The steps, see package ca.
 const (
-	// StepNone means that no rotation is in progress.
-	StepNone Step = ""
-	// StepTrustBoth gives every proxy the bundle of the old and the new CA. The old one signs.
-	StepTrustBoth Step = "trust both"
-	// StepRenewLeaves gives every proxy a certificate of the new CA. The new one signs.
-	StepRenewLeaves Step = "renew leaves"
-	// StepTrustNew gives every proxy the bundle of the new CA alone.
-	StepTrustNew Step = "trust new"
+	StepNone        = ca.StepNone
+	StepTrustBoth   = ca.StepTrustBoth
+	StepRenewLeaves = ca.StepRenewLeaves
+	StepTrustNew    = ca.StepTrustNew
 )
 
 var errNoRotation = errors.New("no rotation in progress")
-
-// rotation is a rotation in progress, as it is in the storage.
-type rotation struct {
-	Step    Step      `json:"step"`
-	Started time.Time `json:"started"`
-	Forced  bool      `json:"forced,omitempty"`
-}
 
 // Rotation is the progress of the rotation of a mesh's CA.
 type Rotation struct {
@@ -61,14 +51,14 @@ func (a *Authority) StartRotation(ctx context.Context, meshName string, validity
 		return err
 	}
 	_, err = a.change(ctx, m, func(s *state) (*state, error) {
-		if s.rotation != nil {
+		if s.Rotation != nil {
 			return nil, nil
 		}
 		next, err := a.newCA(meshName, s.td, validity)
 		if err != nil {
 			return nil, fmt.Errorf("start rotation of mesh %q: %w", meshName, err)
 		}
-		return s.with([]*ca.CA{s.signing, next}, s.signing, &rotation{Step: StepTrustBoth, Started: a.o.Now()}, a.o.Now()), nil
+		return s.with(s.Start(next, a.o.Now())), nil
 	})
 	return err
 }
@@ -80,15 +70,13 @@ func (a *Authority) ForceRotation(ctx context.Context, meshName string) error {
 		return err
 	}
 	_, err = a.change(ctx, m, func(s *state) (*state, error) {
-		if s.rotation == nil {
+		if s.Rotation == nil {
 			return nil, fmt.Errorf("mesh %q: %w", meshName, errNoRotation)
 		}
-		if s.rotation.Forced {
+		if s.Rotation.Forced {
 			return nil, nil
 		}
-		forced := *s.rotation
-		forced.Forced = true
-		return s.with(s.cas, s.signing, &forced, a.o.Now()), nil
+		return s.with(s.Force()), nil
 	})
 	return err
 }
@@ -102,7 +90,7 @@ func (a *Authority) AdvanceRotation(ctx context.Context, meshName string, silent
 		return false, err
 	}
 	return a.change(ctx, m, func(s *state) (*state, error) {
-		if s.rotation == nil {
+		if s.Rotation == nil {
 			return nil, nil
 		}
 		waiting, known := a.waiting(m, s)
@@ -110,39 +98,12 @@ func (a *Authority) AdvanceRotation(ctx context.Context, meshName string, silent
 			return nil, nil
 		}
 		for _, w := range waiting {
-			if !s.rotation.Forced || !silent[w.Dataplane] {
+			if !s.Rotation.Forced || !silent[w.Dataplane] {
 				return nil, nil
 			}
 		}
-		return s.next(a.o.Now()), nil
+		return s.with(s.Next(a.o.Now())), nil
 	})
-}
-
-// next returns the state of the next step of the rotation.
-func (s *state) next(now time.Time) *state {
-	last := len(s.cas) - 1
-	newest, r := s.cas[last], *s.rotation
-	switch r.Step {
-	case StepTrustBoth:
-		r.Step = StepRenewLeaves
-		trusted := slices.Clone(s.cas)
-		for i, old := range trusted[:last] {
-			trusted[i] = old.WithoutKey() // it no longer signs
-		}
-		return s.with(trusted, newest, &r, now)
-	case StepRenewLeaves:
-		r.Step = StepTrustNew
-		return s.with([]*ca.CA{newest}, newest, &r, now)
-	default:
-		return s.with(s.cas, s.signing, nil, now)
-	}
-}
-
-func (s *state) step() Step {
-	if s.rotation == nil {
-		return StepNone
-	}
-	return s.rotation.Step
 }
 
 // Rotation returns the progress of the rotation of a mesh's CA. The Step is StepNone if none is in progress.
@@ -152,26 +113,26 @@ func (a *Authority) Rotation(meshName string) (Rotation, error) {
 		return Rotation{}, err
 	}
 	s := m.current.Load()
-	if s.rotation == nil {
+	if s.Rotation == nil {
 		return Rotation{}, nil
 	}
 	waiting, _ := a.waiting(m, s)
 	slices.SortFunc(waiting, func(x, y Waiting) int { return cmp.Compare(x.Dataplane, y.Dataplane) })
-	return Rotation{Step: s.rotation.Step, Forced: s.rotation.Forced, Waiting: waiting}, nil
+	return Rotation{Step: s.Rotation.Step, Forced: s.Rotation.Forced, Waiting: waiting}, nil
 }
 
 // done reports whether a proxy has what the current step needs, as its agent says.
 func (s *state) done(h history) bool {
 	leaf, _ := h.inUse()
-	return h.Bundle == s.bundle.ID && (s.step() != StepRenewLeaves || leaf.CA == s.signing.ID)
+	return h.Bundle == s.bundle.ID && (s.Step() != StepRenewLeaves || leaf.CA == s.Signing.ID)
 }
 
 // replaces reports whether a leaf of that CA, of a proxy whose bundle has that epoch, is to be renewed. One of a later CA is not: then this
 // process has not heard of a step of the rotation yet.
 func (s *state) replaces(id string, epoch int64) bool {
-	index := func(id string) int { return slices.IndexFunc(s.cas, func(c *ca.CA) bool { return c.ID == id }) }
+	index := func(id string) int { return slices.IndexFunc(s.CAs, func(c *ca.CA) bool { return c.ID == id }) }
 	if of := index(id); of >= 0 {
-		return of < index(s.signing.ID)
+		return of < index(s.Signing.ID)
 	}
 	return epoch <= s.bundle.Epoch
 }
@@ -286,6 +247,6 @@ func (a *Authority) Due(p Peer) (Due, error) {
 	leaf, _ := h.inUse()
 	return Due{
 		Bundle: s.bundle, NewBundle: h.Bundle != s.bundle.ID && h.Epoch <= s.bundle.Epoch,
-		CA: s.signing.ID, NewLeaf: s.replaces(leaf.CA, h.Epoch), LeafExpires: leaf.NotAfter,
+		CA: s.Signing.ID, NewLeaf: s.replaces(leaf.CA, h.Epoch), LeafExpires: leaf.NotAfter,
 	}, nil
 }
