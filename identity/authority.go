@@ -14,7 +14,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"golang.org/x/time/rate"
 
@@ -152,7 +151,7 @@ func (a *Authority) use(meshName string, s *state) error {
 	a.put(m, s)
 	err = ca.RegisterExpiry(a.o.Registerer, meshName, a.o.Now, func() *ca.CA { return m.current.Load().Signing })
 	if err == nil {
-		err = registerEpoch(a.o.Registerer, m)
+		err = ca.RegisterEpoch(a.o.Registerer, meshName, func() *ca.Set { return m.current.Load().Set })
 	}
 	if err != nil {
 		return err
@@ -160,22 +159,6 @@ func (a *Authority) use(meshName string, s *state) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.meshes[meshName] = m
-	return nil
-}
-
-// registerEpoch registers the metric of the bundle's epoch, which is the same in all replicas unless one has not heard of a change.
-func registerEpoch(registerer prometheus.Registerer, m *meshAuthority) error {
-	if registerer == nil {
-		return nil
-	}
-	err := registerer.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name:        "sonde_bundle_epoch",
-		Help:        "Epoch of the bundle of the mesh, which grows with each change of its roots.",
-		ConstLabels: prometheus.Labels{"mesh": m.mesh},
-	}, func() float64 { return float64(m.current.Load().bundle.Epoch) }))
-	if err != nil {
-		return fmt.Errorf("register metric of the bundle's epoch: %w", err)
-	}
 	return nil
 }
 
