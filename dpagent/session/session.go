@@ -25,7 +25,7 @@ import (
 // stableAfter is how long a session has to last before the delay of the next one starts again at its minimum.
 const stableAfter = 10 * time.Second
 
-// features are those of this agent.
+// features are those of each agent.
 var features = []string{
 	agentv1.FeatureQueries, agentv1.FeatureServiceProbes, agentv1.FeatureProbePorts, agentv1.FeaturePong, agentv1.FeatureEndpoints,
 }
@@ -41,12 +41,20 @@ type Identity interface {
 	Trust(*agentv1.Bundle) error
 }
 
+// ServingCA is by which CAs the control plane is verified. *identity.ServingCA implements it.
+type ServingCA interface {
+	InUse() (id string, epoch int64)
+	Take(*agentv1.Bundle) error
+}
+
 // Options of a Session.
 type Options struct {
 	// Opener opens sessions with the control plane. Required.
 	Opener Opener
 	// Identity of the proxy. Required.
 	Identity Identity
+	// ServingCA takes the CAs of the control plane. Default: this agent does not take them, since its Envoy would not.
+	ServingCA ServingCA
 	// Renew asks for a new certificate and returns at once. Required.
 	Renew func()
 	// Inbounds is told what the control plane says of the proxy's inbounds: nil if all are accepted, or the control plane is
@@ -192,7 +200,7 @@ func (s *Session) Run(ctx context.Context) error {
 
 // runStream runs one stream until it breaks, and returns why.
 func (s *Session) runStream(stream agentv1.AgentService_SessionClient, welcomed func()) error {
-	hello := &agentv1.Hello{Version: s.o.Version(), Features: features, InUse: s.o.Identity.InUse(), Instance: s.o.Instance}
+	hello := &agentv1.Hello{Version: s.o.Version(), Features: s.features(), InUse: s.inUse(), Instance: s.o.Instance}
 	drain := s.drain
 	select {
 	case <-drain:
@@ -227,7 +235,7 @@ func (s *Session) report(stream agentv1.AgentService_SessionClient, drain <-chan
 		case err := <-received:
 			return err
 		case <-s.changed:
-			message = &agentv1.AgentMessage{Message: &agentv1.AgentMessage_InUse{InUse: s.o.Identity.InUse()}}
+			message = &agentv1.AgentMessage{Message: &agentv1.AgentMessage_InUse{InUse: s.inUse()}}
 		case <-s.upgraded:
 			message = &agentv1.AgentMessage{Message: &agentv1.AgentMessage_Version{Version: s.o.Version()}}
 		case <-s.asked:
@@ -341,6 +349,8 @@ func (s *Session) handle(message *agentv1.ControlMessage, welcomed func(features
 		}
 		s.o.Logger.Info("trust bundle updated", "bundle", m.Bundle.GetId())
 		s.Changed()
+	case *agentv1.ControlMessage_ServingCa:
+		s.takeServingCA(m.ServingCa)
 	case *agentv1.ControlMessage_RenewNow:
 		s.o.Logger.Info("renewal requested")
 		s.o.Renew()
