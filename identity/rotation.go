@@ -139,46 +139,72 @@ func (s *state) replaces(id string, epoch int64) bool {
 
 // waiting returns the proxies that have not done the current step, and false while it is not known which proxies there are.
 func (a *Authority) waiting(m *meshAuthority, s *state) ([]Waiting, bool) {
+	holders, known := a.holders(m, s.since)
+	var all []Waiting
+	for _, h := range holders {
+		if a.o.Now().Before(h.Expires) && !s.done(h.history) {
+			all = append(all, Waiting{Dataplane: h.Dataplane, Expires: h.Expires})
+		}
+	}
+	return all, known
+}
+
+// Holder is a proxy that has, or may have had, a certificate.
+type Holder struct {
+	Dataplane string
+	// Expires is when the last of its certificates expires, at the latest. It may be over.
+	Expires time.Time
+	// ServingCA is InUse.ServingCA as its agent last reported it.
+	ServingCA string
+
+	history history
+}
+
+// Holders returns the proxies of a mesh that have, or may have had, a certificate, and false while it is not known which proxies there are. What
+// this process does not know may have been issued before that time.
+func (a *Authority) Holders(meshName string, before time.Time) ([]Holder, bool) {
+	m, err := a.mesh(meshName)
+	if err != nil {
+		return nil, true
+	}
+	return a.holders(m, before)
+}
+
+func (a *Authority) holders(m *meshAuthority, before time.Time) ([]Holder, bool) {
 	if a.o.Proxies == nil {
-		return m.records.waiting(s, a.o.Now()), true
+		return m.records.holders(), true
 	}
 	proxies, known := a.o.Proxies(m.mesh)
 	if !known {
 		return nil, false
 	}
-	return m.records.waitingOf(proxies, s, a.o.Now()), true
+	return m.records.holdersOf(proxies, before.Add(m.current.Load().longest)), true
 }
 
-// waiting returns the proxies with a valid certificate that have not done the current step.
-func (rs *records) waiting(s *state, now time.Time) []Waiting {
+// holders returns the proxies that have a record.
+func (rs *records) holders() []Holder {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	var all []Waiting
+	var all []Holder
 	for name, h := range rs.proxies {
-		if expires := h.expires(); now.Before(expires) && !s.done(h) {
-			all = append(all, Waiting{Dataplane: name, Expires: expires})
-		}
+		all = append(all, Holder{Dataplane: name, Expires: h.expires(), ServingCA: h.ServingCA, history: h})
 	}
 	return all
 }
 
-// waitingOf returns which of the proxies have not done the current step. What is in memory may not be all that they have: an
-// earlier process, or another one that had not heard of this step, may have issued certificates to them. So each of them may
-// have one that expires as late as one that was issued when this process began to use the step.
-func (rs *records) waitingOf(proxies iter.Seq2[string, string], s *state, now time.Time) []Waiting {
-	unknown := s.since.Add(s.longest)
+// holdersOf returns all of the proxies. What is in memory may not be all that they have: an earlier process, or another one that had not
+// heard of the current step of a rotation, may have issued certificates to them. So each of them may have one that expires at unknown.
+func (rs *records) holdersOf(proxies iter.Seq2[string, string], unknown time.Time) []Holder {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	var all []Waiting
+	var all []Holder
 	for name, instance := range proxies {
 		h := rs.ofInstance(Subject{Dataplane: name, Instance: instance})
 		expires := h.expires()
 		if expires.Before(unknown) {
 			expires = unknown
 		}
-		if now.Before(expires) && !s.done(h) {
-			all = append(all, Waiting{Dataplane: name, Expires: expires})
-		}
+		all = append(all, Holder{Dataplane: name, Expires: expires, ServingCA: h.ServingCA, history: h})
 	}
 	return all
 }
@@ -195,12 +221,14 @@ type InUse struct {
 	// say it.
 	Serial, CA string
 	NotAfter   time.Time
+	// ServingCA is the ID of the CAs by which the control plane is verified, see package serving, "" if the agent does not say it.
+	ServingCA string
 }
 
 // Report records what a proxy uses. If there are Records, they have it when it returns.
 func (a *Authority) Report(p Peer, use InUse) error {
-	if len(use.Bundle) > maxReported || len(use.Serial) > maxReported || len(use.CA) > maxReported {
-		return errors.New("read report: the bundle's id, the serial number or the CA's id is too long")
+	if len(use.Bundle) > maxReported || len(use.Serial) > maxReported || len(use.CA) > maxReported || len(use.ServingCA) > maxReported {
+		return errors.New("read report: the bundle's id, the serial number or a CA's id is too long")
 	}
 	use.Serial = strings.TrimLeft(strings.ToLower(use.Serial), "0")
 	m, err := a.mesh(p.Mesh)
