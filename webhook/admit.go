@@ -37,6 +37,9 @@ func (s *Server) admitPod(ctx context.Context, body []byte) (*admissionv1.Admiss
 		return nil, err
 	}
 	options := s.injection
+	if s.options.ControlPlaneCA != nil {
+		options.ControlPlaneCA = string(s.options.ControlPlaneCA())
+	}
 	if options.controlPlaneIPs, err = s.controlPlaneIPs(r.Object.Spec.DNSPolicy); err != nil {
 		return nil, err
 	}

@@ -23,10 +23,10 @@ func (s *Sessions) pushServingCA(sess *session) error {
 	return sess.stream.Send(&agentv1.ControlMessage{Message: &agentv1.ControlMessage_ServingCa{ServingCa: call.Bundle(now)}})
 }
 
-// Has reports whether the proxy's agent has a session, and a feature.
-func (s *Sessions) Has(id mesh.ID, feature string) bool {
+// TakesServingCA reports whether the proxy's agent has a session, and takes the control plane's CAs.
+func (s *Sessions) TakesServingCA(id mesh.ID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	sess := s.sessions[id]
-	return sess != nil && sess.has(feature)
+	return sess != nil && sess.has(agentv1.FeatureServingCA)
 }

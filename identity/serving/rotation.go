@@ -27,7 +27,7 @@ type Rotation struct {
 	Missed []string
 	// Since is when this process began to use the step.
 	Since time.Time
-	// CopiesErr is why the copies for clients in the storage are not those of this step, nil if they are.
+	// CopiesErr is why the copies for clients in the storage could not be written when that was last tried.
 	CopiesErr error
 }
 
@@ -36,8 +36,8 @@ func (c *Certificate) Rotation() Rotation {
 	s := c.current.Load()
 	r := Rotation{Step: s.Step(), Trusted: s.ID(), Epoch: s.Epoch, Proceed: s.Proceed, Missed: s.Missed, Since: s.since}
 	r.Forced = s.Rotation != nil && s.Rotation.Forced
-	if c.copied.Load() != s {
-		r.CopiesErr = fmt.Errorf("%s is not written", caName)
+	if err := c.copiesErr.Load(); err != nil {
+		r.CopiesErr = *err
 	}
 	return r
 }
@@ -84,10 +84,10 @@ func (c *Certificate) order(ctx context.Context, said func(*state) bool, say fun
 }
 
 // AdvanceRotation goes on to the step after the one of r, which all have done but these proxies, and returns whether it did: not if r is no
-// longer the current rotation.
+// longer the current rotation, or the copies are not written.
 func (c *Certificate) AdvanceRotation(ctx context.Context, r Rotation, missed []string) (bool, error) {
 	return c.change(ctx, func(s *state) (*state, error) {
-		if s.Rotation == nil || s.Step() != r.Step || s.Epoch != r.Epoch {
+		if s.Rotation == nil || s.Step() != r.Step || s.Epoch != r.Epoch || c.copied.Load() != s {
 			return nil, nil
 		}
 		next := &state{Set: s.Next(c.o.Now()), rest: s.rest}

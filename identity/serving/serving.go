@@ -50,7 +50,9 @@ type Certificate struct {
 	// current is what the storage has. step is held from the decision on a step of the rotation until it is in use.
 	current atomic.Pointer[state]
 	step    sync.Mutex
-	copied  atomic.Pointer[state] // what the copies in the storage were last written of
+	// copied is what the copies in the storage were last written of, copiesErr why that failed, nil if it did not.
+	copied    atomic.Pointer[state]
+	copiesErr atomic.Pointer[error]
 
 	mu      sync.Mutex // guards what follows
 	leaf    *tls.Certificate

@@ -178,10 +178,13 @@ func (c *Certificate) writeCopies(ctx context.Context) error {
 	_, key := s.Signing.Encode()
 	for name, want := range map[string][]byte{caName: certificates(s.signingFirst()), keyName: key} {
 		if err := writeCopy(ctx, c.o.Storage, name, want); err != nil {
-			return fmt.Errorf("write %s: %w", name, err)
+			err = fmt.Errorf("write %s: %w", name, err)
+			c.copiesErr.Store(&err)
+			return err
 		}
 	}
 	c.copied.Store(s)
+	c.copiesErr.Store(nil)
 	return nil
 }
 
