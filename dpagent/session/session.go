@@ -337,18 +337,7 @@ func (s *Session) handle(message *agentv1.ControlMessage, welcomed func(features
 	case *agentv1.ControlMessage_Query:
 		s.o.Query(m.Query)
 	case *agentv1.ControlMessage_Bundle:
-		err := s.o.Identity.Trust(m.Bundle)
-		if errors.Is(err, identity.ErrOlderBundle) {
-			s.o.Logger.Warn("bundle of a control plane that has not heard of the last change not used", "err", err)
-			return
-		}
-		if err != nil {
-			s.o.Logger.Error("trust bundle update failed, the old bundle stays in use", "err", err)
-			s.o.Renew() // the answer has a certificate and a bundle that match
-			return
-		}
-		s.o.Logger.Info("trust bundle updated", "bundle", m.Bundle.GetId())
-		s.Changed()
+		s.trust(m.Bundle)
 	case *agentv1.ControlMessage_ServingCa:
 		s.takeServingCA(m.ServingCa)
 	case *agentv1.ControlMessage_RenewNow:
@@ -363,6 +352,21 @@ func (s *Session) handle(message *agentv1.ControlMessage, welcomed func(features
 	default:
 		s.unknown.Inc()
 	}
+}
+
+func (s *Session) trust(b *agentv1.Bundle) {
+	err := s.o.Identity.Trust(b)
+	if errors.Is(err, identity.ErrOlderBundle) {
+		s.o.Logger.Warn("bundle of a control plane that has not heard of the last change not used", "err", err)
+		return
+	}
+	if err != nil {
+		s.o.Logger.Error("trust bundle update failed, the old bundle stays in use", "err", err)
+		s.o.Renew() // the answer has a certificate and a bundle that match
+		return
+	}
+	s.o.Logger.Info("trust bundle updated", "bundle", b.GetId())
+	s.Changed()
 }
 
 // forget takes back what a control plane has said, if the one that answers now is too old to say it.

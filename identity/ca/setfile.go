@@ -14,12 +14,12 @@ type SetFile struct {
 	Signing string `json:"signing"`
 	// Epoch of the set; the first releases did not write it.
 	Epoch    *int64    `json:"epoch,omitempty"`
-	CAs      []CAFile  `json:"cas"`
+	CAs      []Entry   `json:"cas"`
 	Rotation *Rotation `json:"rotation,omitempty"`
 }
 
-// CAFile is a CA in the storage.
-type CAFile struct {
+// Entry is a CA in the storage.
+type Entry struct {
 	ID          string `json:"id"`
 	Certificate string `json:"certificate"`
 	// Key is removed once the CA no longer signs.
@@ -31,7 +31,7 @@ func (s *Set) File() SetFile {
 	f := SetFile{Signing: s.Signing.ID, Epoch: &s.Epoch, Rotation: s.Rotation}
 	for _, c := range s.CAs {
 		certificate, key := c.Encode()
-		f.CAs = append(f.CAs, CAFile{ID: c.ID, Certificate: string(certificate), Key: string(key)})
+		f.CAs = append(f.CAs, Entry{ID: c.ID, Certificate: string(certificate), Key: string(key)})
 	}
 	return f
 }

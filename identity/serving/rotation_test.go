@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"slices"
@@ -61,82 +62,111 @@ func count(data []byte) (certificates, keys int) {
 	return bytes.Count(data, []byte("BEGIN CERTIFICATE")), bytes.Count(data, []byte("BEGIN PRIVATE KEY"))
 }
 
+// watched is a certificate whose rotation is looked at from all sides.
+type watched struct {
+	*testing.T
+	*Certificate
+	storage *memory
+	changed <-chan struct{}
+	// CAs of clients: those before the rotation, and once they are known those in it, and those after it.
+	old, both, alone []byte
+}
+
+// told checks whether there was a change of the trusted CAs.
+func (w *watched) told(want bool) {
+	w.Helper()
+	select {
+	case <-w.changed:
+		if !want {
+			w.Error("told of a change although the trusted CAs are the same")
+		}
+	default:
+		if want {
+			w.Error("not told that other CAs are trusted")
+		}
+	}
+}
+
+// is checks a step: who connects, and how many certificates and keys the storage has.
+func (w *watched) is(step ca.Step, trustsOld, trustsNew bool, certificates, keys int) {
+	w.Helper()
+	if got := w.Rotation(); got.Step != step || got.CopiesErr != nil {
+		w.Errorf("Rotation() = %+v, want step %q", got, step)
+	}
+	for client, want := range map[*[]byte]bool{&w.old: trustsOld, &w.both: true, &w.alone: trustsNew} {
+		if *client != nil && verifies(w.T, w.Certificate, *client) != want {
+			w.Errorf("step %q: a client that trusts %s connects: %v", step, *client, !want)
+		}
+	}
+	if n, k := count(w.storage.get(stateName)); n != certificates || k != keys {
+		w.Errorf("step %q: %d certificates and %d keys are stored, want %d and %d", step, n, k, certificates, keys)
+	}
+	if n, _ := count(w.storage.get(caName)); n != certificates || !verifies(w.T, open(w.T, Options{Storage: w.storage}), w.storage.get(caName)) {
+		w.Errorf("step %q: %s does not have what clients need", step, caName)
+	}
+	// An earlier release reads the first certificate and the key.
+	if _, err := ca.Parse(w.storage.get(caName), w.storage.get(keyName)); err != nil {
+		w.Errorf("step %q: an earlier release cannot start: %v", step, err)
+	}
+}
+
 func TestRotation(t *testing.T) {
 	storage := newMemory()
 	c := open(t, Options{Storage: storage})
-	old, oldKey, first := c.CA(), storage.get(keyName), c.Trusted()
-	changed := c.Changed()
-	told := func(want bool) {
-		t.Helper()
-		select {
-		case <-changed:
-			if !want {
-				t.Error("told of a change although the trusted CAs are the same")
-			}
-		default:
-			if want {
-				t.Error("not told that other CAs are trusted")
-			}
-		}
-	}
-	// check looks at a step: whose certificate is shown, and what the storage has.
-	var both, alone []byte
-	check := func(step ca.Step, trustsOld, trustsNew bool, certificates, keys int) {
-		t.Helper()
-		if got := c.Rotation(); got.Step != step || got.CopiesErr != nil {
-			t.Errorf("Rotation() = %+v, want step %q", got, step)
-		}
-		if got := verifies(t, c, old); got != trustsOld {
-			t.Errorf("step %q: a client that trusts the old CA alone connects: %v", step, got)
-		}
-		if alone != nil && verifies(t, c, alone) != trustsNew {
-			t.Errorf("step %q: a client that trusts the new CA alone connects: %v", step, !trustsNew)
-		}
-		if both != nil && !verifies(t, c, both) {
-			t.Errorf("step %q: a client that trusts both does not connect", step)
-		}
-		if n, k := count(storage.get(stateName)); n != certificates || k != keys {
-			t.Errorf("step %q: %d certificates and %d keys are stored, want %d and %d", step, n, k, certificates, keys)
-		}
-		if n, _ := count(storage.get(caName)); n != certificates || !verifies(t, open(t, Options{Storage: storage}), storage.get(caName)) {
-			t.Errorf("step %q: %s does not have what clients need", step, caName)
-		}
-		// An earlier release reads the first certificate and the key.
-		if _, err := ca.Parse(storage.get(caName), storage.get(keyName)); err != nil {
-			t.Errorf("step %q: an earlier release cannot start: %v", step, err)
-		}
-	}
-	check(ca.StepNone, true, false, 1, 1)
-	told(false)
+	w := &watched{T: t, Certificate: c, storage: storage, changed: c.Changed(), old: c.CA()}
+	oldKey, first := storage.get(keyName), c.Trusted()
+	w.is(ca.StepNone, true, false, 1, 1)
+	w.told(false)
 
 	start(t, c)
-	both = c.CA()
-	alone = bytes.TrimPrefix(both, old)
-	check(ca.StepTrustBoth, true, false, 2, 2)
-	told(true)
+	w.both = c.CA()
+	w.alone = bytes.TrimPrefix(w.both, w.old)
+	w.is(ca.StepTrustBoth, true, false, 2, 2)
+	w.told(true)
 	start(t, c) // does nothing
-	told(false)
+	w.told(false)
 
 	advance(t, c, "default/web-3")
-	check(ca.StepRenewLeaves, false, true, 2, 1)
-	told(false)
+	w.is(ca.StepRenewLeaves, false, true, 2, 1)
+	w.told(false)
 	if bytes.Contains(storage.get(stateName), bytes.TrimSpace(oldKey)) || bytes.Equal(storage.get(keyName), oldKey) {
 		t.Error("the old key is stored although it no longer signs")
 	}
 
 	advance(t, c)
-	check(ca.StepTrustNew, false, true, 1, 1)
-	told(true)
+	w.is(ca.StepTrustNew, false, true, 1, 1)
+	w.told(true)
 	advance(t, c)
-	check(ca.StepNone, false, true, 1, 1)
-	if !bytes.Equal(c.CA(), alone) || c.Trusted().Epoch <= first.Epoch || c.Trusted().ID == first.ID {
+	w.is(ca.StepNone, false, true, 1, 1)
+	if !bytes.Equal(c.CA(), w.alone) || c.Trusted().Epoch <= first.Epoch || c.Trusted().ID == first.ID {
 		t.Errorf("after the rotation %+v is trusted, want the new CA alone, with a higher epoch than %d", c.Trusted(), first.Epoch)
 	}
-	if got := open(t, Options{Storage: storage}).Rotation().Missed; !slices.Equal(got, []string{"default/web-3"}) {
+}
+
+func TestMissedProxiesAreKept(t *testing.T) {
+	storage := newMemory()
+	c := open(t, Options{Storage: storage})
+	start(t, c)
+	advance(t, c, "default/web-3", "shop/web-1")
+	advance(t, c)
+	advance(t, c)
+	if got := open(t, Options{Storage: storage}).Rotation().Missed; !slices.Equal(got, []string{"default/web-3", "shop/web-1"}) {
 		t.Errorf("missed after a restart = %v", got)
 	}
-	if err := c.Forget(t.Context(), []string{"default/web-3"}); err != nil || len(c.Rotation().Missed) > 0 {
+	if err := c.Forget(t.Context(), []string{"default/web-3"}); err != nil || !slices.Equal(c.Rotation().Missed, []string{"shop/web-1"}) {
 		t.Errorf("Forget() = %v, missed %v", err, c.Rotation().Missed)
+	}
+	start(t, c)
+	if got := c.Rotation().Missed; len(got) > 0 {
+		t.Errorf("missed in the next rotation = %v", got)
+	}
+	many := make([]string, maxMissed+1)
+	for i := range many {
+		many[i] = fmt.Sprintf("default/web-%04d", i)
+	}
+	advance(t, c, many...)
+	if got := c.Rotation().Missed; len(got) != maxMissed {
+		t.Errorf("%d are kept, want %d", len(got), maxMissed)
 	}
 }
 
