@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http/httptest"
@@ -102,6 +103,15 @@ func (f *fakes) Rotate(_ context.Context, meshName string, force bool) (*adminv1
 
 func (f *fakes) Rotation(context.Context, string) (*adminv1.Rotation, error) {
 	return &adminv1.Rotation{Step: adminv1.Rotation_IDLE}, nil
+}
+
+func (f *fakes) RotateServing(_ context.Context, force, proceed bool) (*adminv1.Rotation, error) {
+	f.rotated = append(f.rotated, fmt.Sprintf("serving %t %t", force, proceed))
+	return &adminv1.Rotation{Step: adminv1.Rotation_TRUST_BOTH, Paused: true}, nil
+}
+
+func (f *fakes) ServingRotation(context.Context) (*adminv1.Rotation, error) {
+	return &adminv1.Rotation{Step: adminv1.Rotation_TRUST_NEW}, nil
 }
 
 // testView has web-1 and web-2 in mesh default, and another web-1 in mesh other.

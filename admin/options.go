@@ -69,13 +69,17 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// Rotator rotates the certificate authorities of meshes.
+// Rotator rotates the certificate authorities of meshes, and the one of the control plane.
 type Rotator interface {
 	// Rotate starts a rotation, or continues the current one, and returns its progress. With force it does not wait for
 	// silent proxies, in this step and the following ones.
 	Rotate(ctx context.Context, meshName string, force bool) (*adminv1.Rotation, error)
 	// Rotation returns the progress of the rotation, and changes nothing.
 	Rotation(ctx context.Context, meshName string) (*adminv1.Rotation, error)
+	// RotateServing and ServingRotation are for the CA of the control plane's own certificate. With proceed the rotation does not stop after
+	// its first step.
+	RotateServing(ctx context.Context, force, proceed bool) (*adminv1.Rotation, error)
+	ServingRotation(ctx context.Context) (*adminv1.Rotation, error)
 }
 
 // withDefaults returns o with its defaults. It returns an error if a required option is missing.

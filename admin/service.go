@@ -203,6 +203,26 @@ func (s *service) GetRotation(ctx context.Context, r *adminv1.GetRotationRequest
 	return rotation, nil
 }
 
+// RotateServingCA implements adminv1.AdminServiceServer.
+func (s *service) RotateServingCA(ctx context.Context, r *adminv1.RotateServingCARequest) (*adminv1.Rotation, error) {
+	rotation, err := s.o.Rotator.RotateServing(ctx, r.GetForce(), r.GetProceed())
+	if err != nil {
+		return nil, fmt.Errorf("rotate the serving CA: %w", err)
+	}
+	s.o.Logger.InfoContext(ctx, "serving CA rotation requested", "force", r.GetForce(), "proceed", r.GetProceed(),
+		"step", rotation.GetStep().String(), "waiting", len(rotation.GetWaiting()), "peer", peerAddress(ctx))
+	return rotation, nil
+}
+
+// GetServingRotation implements adminv1.AdminServiceServer.
+func (s *service) GetServingRotation(ctx context.Context, _ *adminv1.GetServingRotationRequest) (*adminv1.Rotation, error) {
+	rotation, err := s.o.Rotator.ServingRotation(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read the rotation of the serving CA: %w", err)
+	}
+	return rotation, nil
+}
+
 // DrainDataplane implements adminv1.AdminServiceServer.
 func (s *service) DrainDataplane(ctx context.Context, r *adminv1.DrainDataplaneRequest) (*adminv1.DrainDataplaneResponse, error) {
 	p, err := s.proxy(ctx, r.GetMesh(), r.GetName())

@@ -321,6 +321,27 @@ func TestRotateCA(t *testing.T) {
 	}
 }
 
+func TestRotateServingCA(t *testing.T) {
+	f := newFakes(t)
+	api, ctx := start(t, f)
+	for _, r := range []*adminv1.RotateServingCARequest{{}, {Force: true}, {Proceed: true}} {
+		rotation, err := api.RotateServingCA(ctx, r)
+		if err != nil || rotation.GetStep() != adminv1.Rotation_TRUST_BOTH || !rotation.GetPaused() {
+			t.Errorf("RotateServingCA(%v) = %v, %v", r, rotation, err)
+		}
+	}
+	rotation, err := api.GetServingRotation(ctx, &adminv1.GetServingRotationRequest{})
+	if err != nil || rotation.GetStep() != adminv1.Rotation_TRUST_NEW {
+		t.Errorf("GetServingRotation() = %v, %v", rotation, err)
+	}
+	if diff := cmp.Diff([]string{"serving false false", "serving true false", "serving false true"}, f.rotated); diff != "" {
+		t.Errorf("calls of RotateServing (-want +got):\n%s", diff)
+	}
+	if n := strings.Count(f.log.String(), "serving CA rotation requested"); n != 3 {
+		t.Errorf("%d lines about rotations in the log, want 3:\n%s", n, f.log)
+	}
+}
+
 // broken is a Rotator that cannot read its state.
 type broken struct{}
 
@@ -328,6 +349,12 @@ func (broken) Rotate(context.Context, string, bool) (*adminv1.Rotation, error) {
 	return nil, errors.New("disk full")
 }
 func (broken) Rotation(context.Context, string) (*adminv1.Rotation, error) {
+	return nil, errors.New("disk gone")
+}
+func (broken) RotateServing(context.Context, bool, bool) (*adminv1.Rotation, error) {
+	return nil, errors.New("disk full")
+}
+func (broken) ServingRotation(context.Context) (*adminv1.Rotation, error) {
 	return nil, errors.New("disk gone")
 }
 
@@ -340,6 +367,12 @@ func TestRotationSaysWhyItFails(t *testing.T) {
 	}
 	if _, err := api.GetRotation(ctx, &adminv1.GetRotationRequest{Mesh: "default"}); err == nil || !strings.Contains(err.Error(), "disk gone") {
 		t.Errorf("GetRotation() error = %v", err)
+	}
+	if _, err := api.RotateServingCA(ctx, &adminv1.RotateServingCARequest{}); err == nil || !strings.Contains(err.Error(), "rotate the serving CA: disk full") {
+		t.Errorf("RotateServingCA() error = %v", err)
+	}
+	if _, err := api.GetServingRotation(ctx, &adminv1.GetServingRotationRequest{}); err == nil || !strings.Contains(err.Error(), "disk gone") {
+		t.Errorf("GetServingRotation() error = %v", err)
 	}
 	if strings.Contains(f.log.String(), "CA rotation requested") {
 		t.Error("a rotation that did not happen is in the log")

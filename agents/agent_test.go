@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"net/netip"
 	"testing"
@@ -35,6 +36,9 @@ type agent struct {
 	leaf      *x509.Certificate
 	bundle    *agentv1.Bundle
 	bootstrap string
+	// trusted are the CAs by which it verifies the control plane, PEM, as it was given them; with the feature "serving-ca" as it was told.
+	trusted   []byte
+	servingCA *agentv1.Bundle
 
 	conn   *grpc.ClientConn
 	stream agentv1.AgentService_SessionClient
@@ -52,8 +56,8 @@ func (h *harness) agent(name string) *agent {
 	h.t.Helper()
 	return &agent{
 		h: h, name: name, token: h.token(identity.Subject{Mesh: "default", Dataplane: name, Path: "/workload/web"}, time.Hour),
-		features: []string{"a", "queries", "service-probes"},
-		envoy:    &observed.Listeners{Accepted: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:8080")}},
+		features: []string{"a", "queries", "service-probes"}, trusted: h.serving.CA(),
+		envoy: &observed.Listeners{Accepted: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:8080")}},
 	}
 }
 
@@ -61,7 +65,10 @@ func (h *harness) agent(name string) *agent {
 func (a *agent) dial() *grpc.ClientConn {
 	a.h.t.Helper()
 	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(a.h.serving.CA())
+	if a.trusted == nil {
+		a.trusted = a.h.serving.CA()
+	}
+	roots.AppendCertsFromPEM(a.trusted)
 	config := &tls.Config{RootCAs: roots, ServerName: mesh.ServingName, Time: a.h.now}
 	if a.leaf != nil {
 		config.Certificates = []tls.Certificate{{Certificate: [][]byte{a.leaf.Raw}, PrivateKey: a.key}}
@@ -137,7 +144,9 @@ func (a *agent) inUse() *agentv1.InUse {
 	if a.leaf == nil {
 		return nil
 	}
-	return &agentv1.InUse{BundleId: a.bundle.GetId(), LeafSerial: a.leaf.SerialNumber.Text(16)}
+	return &agentv1.InUse{
+		BundleId: a.bundle.GetId(), LeafSerial: a.leaf.SerialNumber.Text(16), ServingCaId: a.servingCA.GetId(), ServingCaEpoch: a.servingCA.GetEpoch(),
+	}
 }
 
 // open starts a session and sends nothing.
@@ -251,12 +260,17 @@ func (a *agent) obey() {
 	switch {
 	case m.GetBundle() != nil:
 		a.bundle = m.GetBundle()
+	case m.GetServingCa() != nil:
+		a.servingCA, a.trusted = m.GetServingCa(), nil
+		for _, der := range a.servingCA.GetRoots() {
+			a.trusted = append(a.trusted, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})...)
+		}
 	case m.GetRenewNow() != nil:
 		if err := a.renew(); err != nil {
 			a.h.t.Fatal(err)
 		}
 	default:
-		a.h.t.Fatalf("%s got %v, want Bundle or RenewNow", a.name, m)
+		a.h.t.Fatalf("%s got %v, want Bundle, ServingCA or RenewNow", a.name, m)
 	}
 	a.report()
 }

@@ -122,7 +122,7 @@ func (h *harness) start() {
 		Applied: func(c meshview.Change) { h.server.Changed(c) },
 	})
 	o := agents.Options{
-		Authority: h.authority, Tokens: h.tokens, Storage: h.state, View: h.builder.View, Now: h.now, Version: "1.2.3", Registerer: h.registry,
+		Authority: h.authority, ServingCA: h.serving, Tokens: h.tokens, Storage: h.state, View: h.builder.View, Now: h.now, Version: "1.2.3", Registerer: h.registry,
 		Logger: slog.New(slog.NewTextHandler(h.log, nil)),
 		Bootstrap: func(p *meshview.Proxy, s join.Sidecar) ([]byte, error) {
 			return fmt.Appendf(nil, "%s by %s with %d MiB", p.ID(), s.ControlPlane, s.Memory>>20), nil

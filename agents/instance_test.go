@@ -128,7 +128,7 @@ func TestDeletedPodIsNotItsSuccessor(t *testing.T) {
 	if err := fresh.renew(); err != nil {
 		t.Error(err)
 	}
-	if names, _ := h.state.List("."); len(names) != 4 { // serving CA with key, token key, CAs
+	if names, _ := h.state.List("."); len(names) != 5 { // serving CA with copies, token key, CAs
 		t.Errorf("the state has %v, want nothing of a pod", names)
 	}
 }

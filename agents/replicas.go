@@ -6,6 +6,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/sonde-mesh/sonde/agents/observed"
+	"github.com/sonde-mesh/sonde/agents/rotation"
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	peerv1 "github.com/sonde-mesh/sonde/api/peer/v1"
@@ -61,6 +62,9 @@ func (s *Server) Replica() *peerv1.Replica {
 		if a, err := s.o.Authority.Loaded(name); err == nil {
 			m.Authorities = append(m.Authorities, &peerv1.Authority{Mesh: name, BundleEpoch: a.Epoch, Step: string(a.Step), SigningCa: a.SigningCA})
 		}
+	}
+	if s.o.ServingCA != nil {
+		m.ServingCa = rotation.ServingLoaded(s.o.ServingCA)
 	}
 	return m
 }

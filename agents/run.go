@@ -17,6 +17,10 @@ import (
 func (s *Server) Run(ctx context.Context) error {
 	ticker := time.NewTicker(s.o.recheck)
 	defer ticker.Stop()
+	var servingCA <-chan struct{}
+	if s.o.ServingCA != nil {
+		servingCA = s.o.ServingCA.Changed()
+	}
 	for {
 		s.o.Loop.Begin()
 		s.recheck(ctx)
@@ -25,6 +29,9 @@ func (s *Server) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			s.sessions.Stop()
 			return nil
+		case <-servingCA:
+			s.o.Peers.ChangedReplica()
+			s.sessions.WakeAll()
 		case <-ticker.C:
 		}
 	}
@@ -40,6 +47,9 @@ func (s *Server) recheck(ctx context.Context) {
 	for _, name := range s.o.Authority.Meshes() {
 		s.o.Loop.Beat() // each of them may wait for the storage
 		s.rotations.Advance(ctx, name)
+	}
+	if s.serving != nil {
+		s.serving.Advance(ctx)
 	}
 }
 
@@ -107,6 +117,16 @@ func (s *Server) Rotate(ctx context.Context, meshName string, force bool) (*admi
 // Rotation returns the progress of a rotation, and changes nothing.
 func (s *Server) Rotation(ctx context.Context, meshName string) (*adminv1.Rotation, error) {
 	return s.rotations.Rotation(ctx, meshName)
+}
+
+// RotateServing starts a rotation of the serving CA, see rotation.Serving.
+func (s *Server) RotateServing(ctx context.Context, force, proceed bool) (*adminv1.Rotation, error) {
+	return s.serving.Rotate(ctx, force, proceed)
+}
+
+// ServingRotation returns the progress of the rotation of the serving CA, and changes nothing.
+func (s *Server) ServingRotation(ctx context.Context) (*adminv1.Rotation, error) {
+	return s.serving.Rotation(ctx)
 }
 
 // Query asks the Envoy of a proxy for a view, see session.Sessions.

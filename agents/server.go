@@ -22,6 +22,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/health/heartbeat"
 	"github.com/sonde-mesh/sonde/identity"
+	"github.com/sonde-mesh/sonde/identity/serving"
 	"github.com/sonde-mesh/sonde/meshview"
 	"github.com/sonde-mesh/sonde/peers"
 )
@@ -57,6 +58,10 @@ type Options struct {
 	Refused func(join.Refusal)
 	// Version of the control plane, to tell agents.
 	Version string
+	// ServingCA is by which agents verify the control plane, and is rotated. Default: agents are told none.
+	ServingCA *serving.Certificate
+	// ServingWaits are rotation.ServingOptions.Waits.
+	ServingWaits []func(context.Context, serving.Rotation) []string
 	// Logger, default none.
 	Logger *slog.Logger
 	// Registerer of the metrics, default none.
@@ -113,6 +118,7 @@ type Server struct {
 	sessions  *session.Sessions
 	joins     *join.Server
 	rotations *rotation.Rotations
+	serving   *rotation.Serving // nil without a ServingCA
 }
 
 // New returns a server. It reads from the storage which proxies have joined and which drain, and passes that to Observe, so
@@ -129,7 +135,12 @@ func New(o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	var trusted func() identity.Bundle
+	if o.ServingCA != nil {
+		trusted = o.ServingCA.Trusted
+	}
 	s.sessions, err = session.New(session.Options{
+		ServingCA: trusted,
 		Authority: o.Authority, Observed: s.observed, Replica: o.Replica, Peers: o.Peers, View: o.View, ProbeFailed: o.ProbeFailed,
 		Reported:  func(ctx context.Context, meshName string) { s.rotations.Advance(ctx, meshName) },
 		Duplicate: func(ctx context.Context, who identity.Subject, err error) { s.joins.Duplicate(ctx, who, err) },
@@ -148,6 +159,11 @@ func New(o Options) (*Server, error) {
 	s.rotations = rotation.New(rotation.Options{
 		Authority: o.Authority, View: o.View, Sessions: s.sessions, Leads: o.Leads, Replicas: o.Peers.Loaded, Advanced: o.Peers.ChangedReplica, Logger: o.Logger,
 	})
+	if o.ServingCA != nil {
+		s.serving = rotation.NewServing(rotation.ServingOptions{
+			CA: o.ServingCA, Authority: o.Authority, View: o.View, Sessions: s.sessions, Waits: o.ServingWaits, Leads: o.Leads, Replicas: o.Peers.Loaded, Advanced: o.Peers.ChangedReplica, Logger: o.Logger, Now: o.Now,
+		})
+	}
 	if o.Registerer != nil {
 		if err := o.Registerer.Register(&lostAgents{s}); err != nil {
 			return nil, fmt.Errorf("register metrics of agents: %w", err)

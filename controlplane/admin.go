@@ -36,6 +36,7 @@ func (cp *ControlPlane) adminOptions() admin.Options {
 		Bootstrap: func(p *meshview.Proxy) ([]byte, error) {
 			return cp.bootstrap(p, join.Sidecar{
 				ControlPlane: cp.listeners.agents.Addr().String(), DrainTime: mesh.DefaultDrainTime, Memory: mesh.DefaultSidecarMemory,
+				ServingCAFile: true,
 			})
 		},
 		Query:     cp.agents.Query,
@@ -50,15 +51,18 @@ func (cp *ControlPlane) adminOptions() admin.Options {
 
 // bootstrap returns the bootstrap of a proxy.
 func (cp *ControlPlane) bootstrap(p *meshview.Proxy, s join.Sidecar) ([]byte, error) {
-	b, err := generator.Bootstrap(generator.BootstrapOptions{
+	o := generator.BootstrapOptions{
 		Node:         p.ID(),
 		Cluster:      mesh.WorkloadText(p.Dataplane.SPIFFEPath()),
 		ControlPlane: s.ControlPlane,
-		ServingCA:    cp.serving.CA(),
 		ServingName:  mesh.ServingName,
 		DrainTime:    s.DrainTime,
 		Memory:       s.Memory,
-	})
+	}
+	if !s.ServingCAFile {
+		o.ServingCA = cp.serving.CA()
+	}
+	b, err := generator.Bootstrap(o)
 	if err != nil {
 		return nil, err
 	}

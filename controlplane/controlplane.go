@@ -68,7 +68,9 @@ func New(o Options) (*ControlPlane, error) {
 	}
 	cp.registry.MustRegister(buildinfo.Metric(), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	cp.checks = health.New(health.Options{Logger: o.Logger, Registerer: cp.registry, OwnAddress: localpeer.Is})
-	cp.loops = loops{view: cp.loop("view"), agents: cp.requestingLoop("agents"), authority: cp.requestingLoop("authority")}
+	cp.loops = loops{
+		view: cp.loop("view"), agents: cp.requestingLoop("agents"), authority: cp.requestingLoop("authority"), servingCA: cp.requestingLoop("serving-ca"),
+	}
 	cp.addChecks()
 	if err := cp.choosePlatform(); err != nil {
 		return nil, err
@@ -114,7 +116,7 @@ func (cp *ControlPlane) join(ctx context.Context) (err error) {
 	cp.agents, err = agents.New(agents.Options{
 		Authority: cp.authority, Tokens: cp.connection.tokens, Storage: m.storage, View: builder.View, Bootstrap: cp.bootstrap,
 		Observe: builder.Observe, Replica: cp.platform.replica(), Peers: cp.peers, Streams: cp.streams, Leads: cp.platform.leads, Refused: cp.platform.refused, ProbeFailed: cp.platform.probeFailed, Version: cp.o.Version, Logger: log, Registerer: cp.registry,
-		Loop: cp.loops.agents,
+		ServingCA: cp.serving, ServingWaits: cp.connection.servingWaits, Loop: cp.loops.agents,
 	})
 	if err != nil {
 		return err
@@ -127,7 +129,7 @@ func (cp *ControlPlane) join(ctx context.Context) (err error) {
 // openIdentity opens the keys, and which certificates proxies have.
 func (cp *ControlPlane) openIdentity(ctx context.Context, o identity.Options, names []string) (err error) {
 	cp.serving, err = serving.Open(ctx, serving.Options{
-		Storage: o.Secrets, Names: names, Registerer: cp.registry, Now: cp.o.now,
+		Storage: o.Secrets, Names: names, Logger: cp.o.Logger, Registerer: cp.registry, Loop: cp.loops.servingCA, Now: cp.o.now,
 	})
 	if err != nil {
 		return err
@@ -274,6 +276,7 @@ func (cp *ControlPlane) run(ctx context.Context) error {
 	}
 	group.Go(func() error { return cp.pipeline.Run(ctx) })
 	group.Go(func() error { return cp.authority.Run(ctx) })
+	group.Go(func() error { return cp.serving.Run(ctx) })
 	group.Go(func() error { return cp.agents.Run(ctx) })
 	group.Go(func() error { return cp.serveAgents(ctx) })
 	group.Go(func() error { return cp.admin.Serve(ctx, cp.listeners.admin) })

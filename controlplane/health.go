@@ -46,7 +46,7 @@ const healthPath = "/healthz"
 
 // loops watch the stages that all control planes have.
 type loops struct {
-	view, agents, authority *heartbeat.Loop
+	view, agents, authority, servingCA *heartbeat.Loop
 }
 
 // loop adds a loop to livez that calls no server.

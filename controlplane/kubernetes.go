@@ -175,16 +175,17 @@ func (c *cluster) connect() (connection, error) {
 		return connection{}, err
 	}
 	injection := o.Kubernetes.Injection
-	injection.ControlPlaneCA, injection.ControlPlaneNamespace = string(c.cp.serving.CA()), o.Kubernetes.Namespace
+	injection.ControlPlaneNamespace = o.Kubernetes.Namespace
 	server, err := webhook.NewServer(webhook.ServerOptions{
-		Injection: injection, TLS: certificate.tls, Namespace: c.namespace, Meshes: c.meshes, Strict: c.strict, InUse: c.inUse, PodExists: c.podExists,
+		Injection: injection, ControlPlaneCA: c.cp.serving.CA, TLS: certificate.tls, Namespace: c.namespace, Meshes: c.meshes, Strict: c.strict, InUse: c.inUse, PodExists: c.podExists,
 		ServiceIPs: c.serviceIPs, Log: o.Logger, Registerer: c.cp.registry,
 	})
 	if err != nil {
 		return connection{}, err
 	}
 	serve := func(ctx context.Context) error { return server.Serve(ctx, c.cp.listeners.webhook) }
-	return connection{tokens: authenticator, tasks: slices.Concat(certificate.tasks, c.peerTasks(), []func(context.Context) error{c.controller.Run, serve})}, nil
+	tasks := slices.Concat(certificate.tasks, c.peerTasks(), []func(context.Context) error{c.controller.Run, serve})
+	return connection{tokens: authenticator, tasks: tasks, servingWaits: c.servingWaits()}, nil
 }
 
 // authenticator returns what knows the tokens of agents.
@@ -215,7 +216,7 @@ type webhookCertificate struct {
 func (c *cluster) webhookCertificate() (webhookCertificate, error) {
 	k := c.cp.o.Kubernetes
 	if k.WebhookCertDir == "" {
-		return webhookCertificate{tls: c.cp.serving.TLS(), ca: c.cp.serving.CA}, nil
+		return webhookCertificate{tls: c.cp.serving.TLS(), ca: c.cp.serving.CA, changed: c.cp.serving.Changed()}, nil
 	}
 	files, err := serving.OpenFiles(serving.FilesOptions{
 		Directory: k.WebhookCertDir, NeedCA: k.WebhookConfiguration != "", Name: k.Service + "." + k.Namespace + ".svc",

@@ -9,6 +9,7 @@ import (
 	"github.com/sonde-mesh/sonde/agents/session"
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/identity"
+	"github.com/sonde-mesh/sonde/identity/serving"
 	"github.com/sonde-mesh/sonde/peers"
 )
 
@@ -63,4 +64,6 @@ type connection struct {
 	tokens join.Authenticator
 	// tasks run as long as the control plane.
 	tasks []func(context.Context) error
+	// servingWaits are what else a rotation of the serving CA waits for, see rotation.ServingOptions.
+	servingWaits []func(context.Context, serving.Rotation) []string
 }

@@ -49,9 +49,11 @@ type Agent struct {
 
 	dir      *workdir.Dir
 	identity *identity.Identity
-	client   *controlplane.Client
-	token    *token.File
-	version  atomic.Pointer[agentv1.Version]
+	// servingCA is by which CAs the control plane is verified, by the client and by Envoy.
+	servingCA *identity.ServingCA
+	client    *controlplane.Client
+	token     *token.File
+	version   atomic.Pointer[agentv1.Version]
 
 	checks  *health.Registry
 	joinErr atomic.Pointer[error] // why the agent has not joined yet
@@ -157,7 +159,10 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, a.dir.Close()) }()
 	a.identity = identity.New(a.dir, a.o.Mesh, a.o.Name)
-	a.client = &controlplane.Client{Address: a.o.ControlPlane, CAFile: a.o.CAFile, Certificate: a.identity.Certificate}
+	a.servingCA = identity.NewServingCA(identity.ServingCAOptions{
+		Files: a.dir, Given: a.o.CAFile, ControlPlane: a.o.ControlPlane, Logger: a.logger, Registerer: a.metrics,
+	})
+	a.client = &controlplane.Client{Address: a.o.ControlPlane, Roots: a.servingCA.Roots, Certificate: a.identity.Certificate}
 	proxy := a.newEnvoy()
 	a.perPort = perport.New(perport.Options{Logger: a.logger, Registerer: a.metrics, Virtual: a.virtualPort(), Loop: a.loops.perPort})
 	a.serviceProbes = serviceprobe.New(serviceprobe.Options{Reporter: a.readiness, Logger: a.logger, Registerer: a.metrics, Loop: a.loops.serviceProbes})
@@ -186,7 +191,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 
 func (a *Agent) newEnvoy() *envoy.Envoy {
 	return envoy.New(envoy.Options{
-		Path: a.path, Dir: a.dir, Restore: a.identity.Restore, Concurrency: a.workers(), DrainTime: a.o.DrainTime,
+		Path: a.path, Dir: a.dir, Restore: a.restoreSecrets, Concurrency: a.workers(), DrainTime: a.o.DrainTime,
 		Logger: a.logger, Level: a.o.Level, Registerer: a.metrics, Keep: a.keepsEnvoy(),
 		Changed: a.envoyState.Set, HangLimit: a.limits.hang,
 	})
@@ -211,12 +216,13 @@ func (a *Agent) runDataPlane(ctx context.Context, proxy *envoy.Envoy) error {
 			return ignoreContextError(ctx, err)
 		}
 	}
+	servingCA := a.sessionServingCA()
 	running, stop := context.WithCancel(ctx)
 	defer stop()
 	group, running := errgroup.WithContext(running)
 	var renewer *identity.Renewer
 	sess := session.New(session.Options{
-		Opener: a.client, Identity: a.identity, Renew: func() { renewer.Now() }, Inbounds: a.setInbounds, Endpoints: a.setEndpoints,
+		Opener: a.client, Identity: a.identity, ServingCA: servingCA, Renew: func() { renewer.Now() }, Inbounds: a.setInbounds, Endpoints: a.setEndpoints,
 		Probes: a.setProbes, ServiceProbes: a.setServiceProbes, Readiness: a.readiness, Drain: a.setDrain, Query: a.query, Failures: a.failures, Envoy: a.envoyState, Version: a.version.Load, Logger: a.logger, Registerer: a.metrics,
 		Instance: a.instance, Started: a.started, Duplicate: a.duplicates.add, Refused: a.duplicates.setRefused,
 		Loop: a.loops.session,

@@ -10,8 +10,8 @@ import (
 
 type agentMessage = agentv1.AgentMessage
 
-// ports of a test's Envoy and of the applications behind it. A listener without a port is left out.
-type ports struct{ HTTP, HTTPApp, TCP, TCPApp, MTLS int }
+// ports of a test's Envoy and of the applications behind it. A listener without a port is left out, and so is ADS.
+type ports struct{ HTTP, HTTPApp, TCP, TCPApp, MTLS, ADS int }
 
 // bootstrap is Envoy's whole configuration as the control plane would give it by ADS, with the same names. The kernel buffers little of an answer
 // over HTTP (SO_SNDBUF), so that it is Envoy that has what clients do not read.
@@ -31,7 +31,19 @@ var bootstrapTemplate = template.Must(template.New("bootstrap").Parse(`{
 "overload_manager": {"resource_monitors": [{"name": "envoy.resource_monitors.global_downstream_max_connections", "typed_config": {
   "@type": "type.googleapis.com/envoy.extensions.resource_monitors.downstream_connections.v3.DownstreamConnectionsConfig",
   "max_active_downstream_connections": 1000}}]},
+{{if .ADS}}"dynamic_resources": {"ads_config": {"api_type": "DELTA_GRPC", "transport_api_version": "V3", "grpc_services": [{"envoy_grpc": {
+  "cluster_name": "control-plane", "retry_policy": {"retry_back_off": {"base_interval": "0.1s", "max_interval": "0.2s"}}}}]}, "cds_config": {"ads": {}, "resource_api_version": "V3"}},{{end}}
 "static_resources": {"clusters": [
+  {{if .ADS}}{"name": "control-plane", "connect_timeout": "1s", "load_assignment": {"cluster_name": "control-plane", "endpoints": [{"lb_endpoints": [
+    {"endpoint": {"address": {"socket_address": {"address": "127.0.0.1", "port_value": {{.ADS}}}}}}]}]},
+   "typed_extension_protocol_options": {"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
+    "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions", "explicit_http_config": {"http2_protocol_options": {}}}},
+   "transport_socket": {"name": "tls", "typed_config": {
+    "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext", "sni": "sonde-cp.sonde.internal",
+    "common_tls_context": {"alpn_protocols": ["h2"], "tls_params": {"tls_minimum_protocol_version": "TLSv1_3", "tls_maximum_protocol_version": "TLSv1_3"},
+     "tls_certificate_sds_secret_configs": [{"name": "identity", "sds_config": {"resource_api_version": "V3", "path_config_source": {"path": "sds/identity.json"}}}],
+     "combined_validation_context": {"default_validation_context": {"match_typed_subject_alt_names": [{"san_type": "DNS", "matcher": {"exact": "sonde-cp.sonde.internal"}}]},
+      "validation_context_sds_secret_config": {"name": "serving-ca", "sds_config": {"resource_api_version": "V3", "path_config_source": {"path": "sds/serving-ca.json"}}}}}}}}{{if or .HTTP .TCP}},{{end}}{{end}}
   {{define "cluster"}}{"name": "inbound:{{.}}", "connect_timeout": "1s", "load_assignment": {"cluster_name": "x", "endpoints": [{"lb_endpoints": [
     {"endpoint": {"address": {"socket_address": {"address": "127.0.0.1", "port_value": {{.}}}}}}]}]}}{{end}}
   {{if .HTTP}}{{template "cluster" .HTTPApp}}{{end}}{{if and .HTTP .TCP}},{{end}}{{if .TCP}}{{template "cluster" .TCPApp}}{{end}}

@@ -18,6 +18,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -122,9 +123,11 @@ type controlPlane struct {
 	spoil     func(*agentv1.Identity) // what goes out, if set
 	renewals  int
 	joins     int
+	joined    []string                     // features of the last join
 	send      chan *agentv1.ControlMessage // to the session
 
 	got chan *agentv1.AgentMessage // from all sessions
+	ads atomic.Int64               // streams of Envoy
 }
 
 func newControlPlane(t testing.TB, bootstrap []byte) *controlPlane {
@@ -135,13 +138,22 @@ func newControlPlane(t testing.TB, bootstrap []byte) *controlPlane {
 		bootstrap: bootstrap, caFile: filepath.Join(t.TempDir(), "serving-ca.crt"),
 		send: make(chan *agentv1.ControlMessage, 16), got: make(chan *agentv1.AgentMessage, 64),
 	}
-	block := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cp.serving.cert.Raw})
-	if err := os.WriteFile(cp.caFile, block, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	cp.give(cp.serving)
 	cp.address = net.JoinHostPort("127.0.0.1", strconv.Itoa(freePort(t)))
 	t.Cleanup(cp.stop)
 	return cp
+}
+
+// give writes the file of the control plane's CAs that the agent is given.
+func (cp *controlPlane) give(cas ...*authority) {
+	cp.t.Helper()
+	var file []byte
+	for _, ca := range cas {
+		file = append(file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: ca.cert.Raw})...)
+	}
+	if err := os.WriteFile(cp.caFile, file, 0o600); err != nil {
+		cp.t.Fatal(err)
+	}
 }
 
 // start serves on the address that the control plane had from the beginning.
@@ -160,7 +172,11 @@ func (cp *controlPlane) start() {
 		MinVersion:   tls.VersionTLS13,
 		Certificates: []tls.Certificate{{Certificate: [][]byte{leaf}, PrivateKey: key}},
 		ClientAuth:   tls.RequestClientCert,
-	})))
+	})), grpc.UnknownServiceHandler(func(_ any, stream grpc.ServerStream) error { // only Envoy calls another service: ADS
+		cp.ads.Add(1)
+		<-stream.Context().Done()
+		return stream.Context().Err()
+	}))
 	agentv1.RegisterAgentServiceServer(server, cp)
 	cp.mu.Lock()
 	cp.server = server
@@ -216,6 +232,7 @@ func (cp *controlPlane) Join(ctx context.Context, r *agentv1.JoinRequest) (*agen
 	cp.mu.Lock()
 	defer cp.mu.Unlock()
 	cp.joins++
+	cp.joined = r.GetFeatures()
 	if r.GetToken() != "" && r.GetToken() != cp.token {
 		return nil, status.Error(codes.Unauthenticated, "bad token")
 	}

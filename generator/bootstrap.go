@@ -46,7 +46,8 @@ type BootstrapOptions struct {
 	Cluster string
 	// ControlPlane is the address of ADS, host:port; the host may be a name or an IP address.
 	ControlPlane string
-	// ServingCA is the CA that signed the control plane's certificate, PEM.
+	// ServingCA has the CAs by which the control plane is verified, PEM, for an agent that writes no mesh.FileServingCA. Default: Envoy reads
+	// that file.
 	ServingCA []byte
 	// ServingName is a DNS SAN of that certificate.
 	ServingName string
@@ -148,25 +149,17 @@ func systemResolver() *corev3.TypedExtensionConfig {
 
 // controlPlaneSocket trusts only the control plane's serving CA, which is not the CA of the mesh.
 func controlPlaneSocket(o BootstrapOptions) *corev3.TransportSocket {
-	return tlsSocket(&tlsv3.UpstreamTlsContext{
-		Sni: o.ServingName,
-		CommonTlsContext: &tlsv3.CommonTlsContext{
-			TlsParams:                      tls13Params(),
-			TlsCertificateSdsSecretConfigs: []*tlsv3.SdsSecretConfig{sdsSecret(dynamic, mesh.SecretIdentity, mesh.FileIdentity)},
-			AlpnProtocols:                  []string{alpnHTTP2},
-			ValidationContextType: &tlsv3.CommonTlsContext_ValidationContext{
-				ValidationContext: &tlsv3.CertificateValidationContext{
-					TrustedCa: inlineData(o.ServingCA),
-					MatchTypedSubjectAltNames: []*tlsv3.SubjectAltNameMatcher{{
-						SanType: tlsv3.SubjectAltNameMatcher_DNS,
-						Matcher: &matcherv3.StringMatcher{
-							MatchPattern: &matcherv3.StringMatcher_Exact{Exact: o.ServingName},
-						},
-					}},
-				},
-			},
-		},
+	tls := commonTLS(dynamic, []string{alpnHTTP2}, &tlsv3.SubjectAltNameMatcher{
+		SanType: tlsv3.SubjectAltNameMatcher_DNS,
+		Matcher: &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: o.ServingName}},
 	})
+	context := tls.GetCombinedValidationContext()
+	context.ValidationContextSdsSecretConfig = sdsSecret(dynamic, mesh.SecretServingCA, mesh.FileServingCA)
+	if len(o.ServingCA) > 0 {
+		context.GetDefaultValidationContext().TrustedCa = inlineData(o.ServingCA)
+		tls.ValidationContextType = &tlsv3.CommonTlsContext_ValidationContext{ValidationContext: context.GetDefaultValidationContext()}
+	}
+	return tlsSocket(&tlsv3.UpstreamTlsContext{Sni: o.ServingName, CommonTlsContext: tls})
 }
 
 func inlineData(data []byte) *corev3.DataSource {

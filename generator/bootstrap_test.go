@@ -1,11 +1,13 @@
 package generator_test
 
 import (
+	"cmp"
 	"strconv"
 	"strings"
 	"testing"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/generator"
@@ -38,7 +40,6 @@ func TestBootstrapControlPlane(t *testing.T) {
 			b, err := generator.Bootstrap(generator.BootstrapOptions{
 				Node:         "default/web-1",
 				ControlPlane: tc.address,
-				ServingCA:    pem(t, "serving-ca.pem"),
 				ServingName:  mesh.ServingName,
 			})
 			if tc.wantErr {
@@ -55,6 +56,34 @@ func TestBootstrapControlPlane(t *testing.T) {
 			if at.GetAddress() != tc.host || at.GetPortValue() != tc.port || c.GetType() != tc.found {
 				t.Errorf("control plane at %s:%d by %s, want %s:%d by %s",
 					at.GetAddress(), at.GetPortValue(), c.GetType(), tc.host, tc.port, tc.found)
+			}
+		})
+	}
+}
+
+// TestServingCA has agents that write the CAs of the control plane into a file, and those of earlier releases.
+func TestServingCA(t *testing.T) {
+	ca := pem(t, "serving-ca.pem")
+	for name, given := range map[string][]byte{"file": nil, "inline": ca} {
+		t.Run(name, func(t *testing.T) {
+			b, err := generator.Bootstrap(generator.BootstrapOptions{
+				Node: "default/web-1", ControlPlane: "sonde-cp:5678", ServingCA: given, ServingName: mesh.ServingName,
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var socket tlsv3.UpstreamTlsContext
+			if err := b.GetStaticResources().GetClusters()[0].GetTransportSocket().GetTypedConfig().UnmarshalTo(&socket); err != nil {
+				t.Fatal(err)
+			}
+			inline, combined := socket.GetCommonTlsContext().GetValidationContext(), socket.GetCommonTlsContext().GetCombinedValidationContext()
+			names := cmp.Or(inline, combined.GetDefaultValidationContext()).GetMatchTypedSubjectAltNames()
+			if len(names) != 1 || names[0].GetMatcher().GetExact() != mesh.ServingName {
+				t.Errorf("accepted names = %v, want the control plane's alone", names)
+			}
+			file := combined.GetValidationContextSdsSecretConfig().GetSdsConfig().GetPathConfigSource().GetPath()
+			if got := inline.GetTrustedCa().GetInlineString(); got != string(given) || (file == mesh.FileServingCA) != (given == nil) {
+				t.Errorf("the CAs are %q and in file %q", got, file)
 			}
 		})
 	}

@@ -178,7 +178,6 @@ func bootstrap(t *testing.T, p *meshview.Proxy) proto.Message {
 		Node:         p.ID(),
 		Cluster:      mesh.WorkloadText(p.Dataplane.SPIFFEPath()),
 		ControlPlane: "sonde-cp.example:5678",
-		ServingCA:    pem(t, "serving-ca.pem"),
 		ServingName:  mesh.ServingName,
 		DrainTime:    40 * time.Second,
 	})

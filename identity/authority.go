@@ -14,7 +14,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"golang.org/x/time/rate"
 
@@ -130,7 +129,7 @@ func (a *Authority) create(ctx context.Context, meshName string, validity time.D
 	if err != nil {
 		return err
 	}
-	s := newState(td, []*ca.CA{c}, c, nil, a.o.Now().Unix())
+	s := newState(td, &ca.Set{CAs: []*ca.CA{c}, Signing: c, Epoch: a.o.Now().Unix()})
 	data, err := s.encode()
 	if err != nil {
 		return err
@@ -144,15 +143,15 @@ func (a *Authority) create(ctx context.Context, meshName string, validity time.D
 
 // use puts an authority that is in the storage into memory.
 func (a *Authority) use(meshName string, s *state) error {
-	records, err := loadRecords(a.o.Records, path.Join(meshesDirectory, meshName, "proxies"), s.signing.Cert.NotAfter, a.o.Logger)
+	records, err := loadRecords(a.o.Records, path.Join(meshesDirectory, meshName, "proxies"), s.Signing.Cert.NotAfter, a.o.Logger)
 	if err != nil {
 		return err
 	}
 	m := &meshAuthority{mesh: meshName, records: records, warnings: rate.NewLimiter(rate.Every(warnEvery), 1)}
 	a.put(m, s)
-	err = ca.RegisterExpiry(a.o.Registerer, meshName, a.o.Now, func() *ca.CA { return m.current.Load().signing })
+	err = ca.RegisterExpiry(a.o.Registerer, meshName, a.o.Now, func() *ca.CA { return m.current.Load().Signing })
 	if err == nil {
-		err = registerEpoch(a.o.Registerer, m)
+		err = ca.RegisterEpoch(a.o.Registerer, meshName, func() *ca.Set { return m.current.Load().Set })
 	}
 	if err != nil {
 		return err
@@ -160,22 +159,6 @@ func (a *Authority) use(meshName string, s *state) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.meshes[meshName] = m
-	return nil
-}
-
-// registerEpoch registers the metric of the bundle's epoch, which is the same in all replicas unless one has not heard of a change.
-func registerEpoch(registerer prometheus.Registerer, m *meshAuthority) error {
-	if registerer == nil {
-		return nil
-	}
-	err := registerer.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name:        "sonde_bundle_epoch",
-		Help:        "Epoch of the bundle of the mesh, which grows with each change of its roots.",
-		ConstLabels: prometheus.Labels{"mesh": m.mesh},
-	}, func() float64 { return float64(m.current.Load().bundle.Epoch) }))
-	if err != nil {
-		return fmt.Errorf("register metric of the bundle's epoch: %w", err)
-	}
 	return nil
 }
 
@@ -212,12 +195,12 @@ func (a *Authority) CAExpires(meshName string) time.Time {
 	if err != nil {
 		return time.Time{}
 	}
-	return m.current.Load().signing.Cert.NotAfter
+	return m.current.Load().Signing.Cert.NotAfter
 }
 
 // warnExpiry logs a CA that is in the last tenth of its validity.
 func (a *Authority) warnExpiry(m *meshAuthority) {
-	signing, now := m.current.Load().signing, a.o.Now()
+	signing, now := m.current.Load().Signing, a.o.Now()
 	cert := signing.Cert
 	if cert.NotAfter.Sub(now) <= cert.NotAfter.Sub(cert.NotBefore)/10 && m.warnings.AllowN(now, 1) {
 		a.o.Logger.Warn("CA expires soon: rotate it", "mesh", m.mesh, "ca", signing.ID, "expires", cert.NotAfter)

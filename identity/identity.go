@@ -22,15 +22,9 @@ import (
 
 // Secrets keeps the CAs with their keys. store.Secrets and *secrets.Store implement it.
 type Secrets interface {
-	secret.Store
-	// Update replaces a secret of which the caller has read this version, and returns the new one. The error wraps
-	// secret.ErrConflict if it has another one by now, and fs.ErrNotExist if there is none.
-	Update(ctx context.Context, name string, data []byte, version string) (string, error)
+	secret.Shared
 	// List returns the names in a directory. One that does not exist is empty.
 	List(ctx context.Context, directory string) ([]string, error)
-	// Watch calls changed with the name of each secret that another process may have created, changed or removed, until ctx ends.
-	// Then it returns nil.
-	Watch(ctx context.Context, changed func(name string)) error
 }
 
 // Records keeps which certificates each proxy has, without keys. Names are slash-separated paths. Read of a missing name returns

@@ -92,12 +92,12 @@ func (m *meshAuthority) sign(r Request, template *x509.Certificate, public any, 
 	m.step.RLock()
 	defer m.step.RUnlock()
 	s := m.current.Load()
-	leaf, err := s.signing.Sign(template, public, now, r.Validity)
+	leaf, err := s.Signing.Sign(template, public, now, r.Validity)
 	if err != nil {
 		return Certificate{}, err
 	}
 	c := Certificate{Chain: [][]byte{leaf.Raw}, Serial: leaf.SerialNumber.Text(16), NotAfter: leaf.NotAfter, Bundle: s.bundle}
-	m.records.add(r.Subject, issuedCertificate{Serial: c.Serial, NotAfter: c.NotAfter, CA: s.signing.ID, Path: r.Path}, now)
+	m.records.add(r.Subject, issuedCertificate{Serial: c.Serial, NotAfter: c.NotAfter, CA: s.Signing.ID, Path: r.Path}, now)
 	return c, nil
 }
 
@@ -110,7 +110,7 @@ func (a *Authority) allowValidity(ctx context.Context, m *meshAuthority, validit
 		if validity <= s.longest {
 			return nil, nil
 		}
-		longer := s.with(s.cas, s.signing, s.rotation, a.o.Now())
+		longer := s.with(s.Set)
 		longer.longest = validity
 		return longer, nil
 	})

@@ -228,7 +228,7 @@ func TestVerifyRefuses(t *testing.T) {
 		if bend != nil {
 			bend(template)
 		}
-		leaf, err := m.current.Load().signing.Sign(template, ca.NewKey().Public(), clock.Now(), time.Hour)
+		leaf, err := m.current.Load().Signing.Sign(template, ca.NewKey().Public(), clock.Now(), time.Hour)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -260,7 +260,7 @@ func TestVerifyRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			clock.Add(tc.after)
 			defer clock.Add(-tc.after)
-			for _, chain := range [][]*x509.Certificate{{tc.leaf}, {tc.leaf, m.current.Load().signing.Cert}} {
+			for _, chain := range [][]*x509.Certificate{{tc.leaf}, {tc.leaf, m.current.Load().Signing.Cert}} {
 				_, err := a.Verify(chain)
 				contains(t, err, tc.want)
 			}
@@ -359,5 +359,5 @@ func (a *Authority) signing(t *testing.T) *ca.CA {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return m.current.Load().signing
+	return m.current.Load().Signing
 }

@@ -279,18 +279,18 @@ func TestTwoRotateAtOnce(t *testing.T) {
 		}
 		return s
 	}
-	if s := read(); len(s.cas) != 2 || s.step() != StepTrustBoth {
-		t.Fatalf("the storage has %d CAs in step %q, want 2 that are trusted", len(s.cas), s.step())
+	if s := read(); len(s.CAs) != 2 || s.Step() != StepTrustBoth {
+		t.Fatalf("the storage has %d CAs in step %q, want 2 that are trusted", len(s.CAs), s.Step())
 	}
 	for _, one := range []*Authority{a, b} {
 		both.Go(func() { one.advanceAll(t) })
 	}
 	both.Wait()
 	s := read()
-	if s.rotation != nil || len(s.cas) != 1 || s.signing.ID == first {
-		t.Errorf("the storage has %d CAs in step %q", len(s.cas), s.step())
+	if s.Rotation != nil || len(s.CAs) != 1 || s.Signing.ID == first {
+		t.Errorf("the storage has %d CAs in step %q", len(s.CAs), s.Step())
 	}
 	eventually(t, "both have the CA of the storage", func() bool {
-		return a.signing(t).ID == s.signing.ID && b.signing(t).ID == s.signing.ID
+		return a.signing(t).ID == s.Signing.ID && b.signing(t).ID == s.Signing.ID
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"maps"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/identity/ca"
 )
 
 // Joined returns the proxies of all meshes that are known to have joined: those to which a certificate has been issued, until Sweep
@@ -39,7 +40,7 @@ func (a *Authority) PathInUse(proxy mesh.ID) (path string, joined bool) {
 type Loaded struct {
 	// Epoch of the bundle, and the step of a rotation.
 	Epoch int64
-	Step  Step
+	Step  ca.Step
 	// SigningCA is the ID of the CA that signs.
 	SigningCA string
 }
@@ -51,7 +52,7 @@ func (a *Authority) Loaded(meshName string) (Loaded, error) {
 		return Loaded{}, err
 	}
 	s := m.current.Load()
-	return Loaded{Epoch: s.bundle.Epoch, Step: s.step(), SigningCA: s.signing.ID}, nil
+	return Loaded{Epoch: s.bundle.Epoch, Step: s.Step(), SigningCA: s.Signing.ID}, nil
 }
 
 // CertificateInUse returns the certificate that a proxy uses, or before it has said so the last one that was issued to it, and whether there is

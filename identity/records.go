@@ -35,6 +35,8 @@ type history struct {
 	Bundle string `json:"bundle,omitempty"`
 	Epoch  int64  `json:"epoch,omitempty"`
 	Serial string `json:"serial,omitempty"`
+	// ServingCA is the ID of the control plane's CAs that the agent last reported.
+	ServingCA string `json:"servingCA,omitempty"`
 }
 
 type issuedCertificate struct {
@@ -195,10 +197,10 @@ func (rs *records) report(dataplane string, use InUse) bool {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	h, known := rs.proxies[dataplane]
-	if !known || h.Bundle == use.Bundle && h.Epoch == use.Epoch && h.Serial == use.Serial {
+	if !known || h.Bundle == use.Bundle && h.Epoch == use.Epoch && h.Serial == use.Serial && h.ServingCA == use.ServingCA {
 		return false
 	}
-	h.Bundle, h.Epoch, h.Serial = use.Bundle, use.Epoch, use.Serial
+	h.Bundle, h.Epoch, h.Serial, h.ServingCA = use.Bundle, use.Epoch, use.Serial, use.ServingCA
 	rs.proxies[dataplane] = h
 	return true
 }

@@ -13,29 +13,19 @@ import (
 	"github.com/sonde-mesh/sonde/identity/ca"
 )
 
-// Step of a rotation. It is complete when every proxy has done it.
-type Step string
+// Step of a rotation. It is complete when every proxy has done it: it has the bundle of both CAs, a certificate of the new one, the bundle of
+// the new one alone.
+type Step = ca.Step
 
-// The steps, in order. During each of them, all proxies that have done the step before trust each other.
+// The steps, see package ca.
 const (
-	// StepNone means that no rotation is in progress.
-	StepNone Step = ""
-	// StepTrustBoth gives every proxy the bundle of the old and the new CA. The old one signs.
-	StepTrustBoth Step = "trust both"
-	// StepRenewLeaves gives every proxy a certificate of the new CA. The new one signs.
-	StepRenewLeaves Step = "renew leaves"
-	// StepTrustNew gives every proxy the bundle of the new CA alone.
-	StepTrustNew Step = "trust new"
+	StepNone        = ca.StepNone
+	StepTrustBoth   = ca.StepTrustBoth
+	StepRenewLeaves = ca.StepRenewLeaves
+	StepTrustNew    = ca.StepTrustNew
 )
 
 var errNoRotation = errors.New("no rotation in progress")
-
-// rotation is a rotation in progress, as it is in the storage.
-type rotation struct {
-	Step    Step      `json:"step"`
-	Started time.Time `json:"started"`
-	Forced  bool      `json:"forced,omitempty"`
-}
 
 // Rotation is the progress of the rotation of a mesh's CA.
 type Rotation struct {
@@ -61,14 +51,14 @@ func (a *Authority) StartRotation(ctx context.Context, meshName string, validity
 		return err
 	}
 	_, err = a.change(ctx, m, func(s *state) (*state, error) {
-		if s.rotation != nil {
+		if s.Rotation != nil {
 			return nil, nil
 		}
 		next, err := a.newCA(meshName, s.td, validity)
 		if err != nil {
 			return nil, fmt.Errorf("start rotation of mesh %q: %w", meshName, err)
 		}
-		return s.with([]*ca.CA{s.signing, next}, s.signing, &rotation{Step: StepTrustBoth, Started: a.o.Now()}, a.o.Now()), nil
+		return s.with(s.Start(next, a.o.Now())), nil
 	})
 	return err
 }
@@ -80,15 +70,13 @@ func (a *Authority) ForceRotation(ctx context.Context, meshName string) error {
 		return err
 	}
 	_, err = a.change(ctx, m, func(s *state) (*state, error) {
-		if s.rotation == nil {
+		if s.Rotation == nil {
 			return nil, fmt.Errorf("mesh %q: %w", meshName, errNoRotation)
 		}
-		if s.rotation.Forced {
+		if s.Rotation.Forced {
 			return nil, nil
 		}
-		forced := *s.rotation
-		forced.Forced = true
-		return s.with(s.cas, s.signing, &forced, a.o.Now()), nil
+		return s.with(s.Force()), nil
 	})
 	return err
 }
@@ -102,7 +90,7 @@ func (a *Authority) AdvanceRotation(ctx context.Context, meshName string, silent
 		return false, err
 	}
 	return a.change(ctx, m, func(s *state) (*state, error) {
-		if s.rotation == nil {
+		if s.Rotation == nil {
 			return nil, nil
 		}
 		waiting, known := a.waiting(m, s)
@@ -110,39 +98,12 @@ func (a *Authority) AdvanceRotation(ctx context.Context, meshName string, silent
 			return nil, nil
 		}
 		for _, w := range waiting {
-			if !s.rotation.Forced || !silent[w.Dataplane] {
+			if !s.Rotation.Forced || !silent[w.Dataplane] {
 				return nil, nil
 			}
 		}
-		return s.next(a.o.Now()), nil
+		return s.with(s.Next(a.o.Now())), nil
 	})
-}
-
-// next returns the state of the next step of the rotation.
-func (s *state) next(now time.Time) *state {
-	last := len(s.cas) - 1
-	newest, r := s.cas[last], *s.rotation
-	switch r.Step {
-	case StepTrustBoth:
-		r.Step = StepRenewLeaves
-		trusted := slices.Clone(s.cas)
-		for i, old := range trusted[:last] {
-			trusted[i] = old.WithoutKey() // it no longer signs
-		}
-		return s.with(trusted, newest, &r, now)
-	case StepRenewLeaves:
-		r.Step = StepTrustNew
-		return s.with([]*ca.CA{newest}, newest, &r, now)
-	default:
-		return s.with(s.cas, s.signing, nil, now)
-	}
-}
-
-func (s *state) step() Step {
-	if s.rotation == nil {
-		return StepNone
-	}
-	return s.rotation.Step
 }
 
 // Rotation returns the progress of the rotation of a mesh's CA. The Step is StepNone if none is in progress.
@@ -152,72 +113,98 @@ func (a *Authority) Rotation(meshName string) (Rotation, error) {
 		return Rotation{}, err
 	}
 	s := m.current.Load()
-	if s.rotation == nil {
+	if s.Rotation == nil {
 		return Rotation{}, nil
 	}
 	waiting, _ := a.waiting(m, s)
 	slices.SortFunc(waiting, func(x, y Waiting) int { return cmp.Compare(x.Dataplane, y.Dataplane) })
-	return Rotation{Step: s.rotation.Step, Forced: s.rotation.Forced, Waiting: waiting}, nil
+	return Rotation{Step: s.Rotation.Step, Forced: s.Rotation.Forced, Waiting: waiting}, nil
 }
 
 // done reports whether a proxy has what the current step needs, as its agent says.
 func (s *state) done(h history) bool {
 	leaf, _ := h.inUse()
-	return h.Bundle == s.bundle.ID && (s.step() != StepRenewLeaves || leaf.CA == s.signing.ID)
+	return h.Bundle == s.bundle.ID && (s.Step() != StepRenewLeaves || leaf.CA == s.Signing.ID)
 }
 
 // replaces reports whether a leaf of that CA, of a proxy whose bundle has that epoch, is to be renewed. One of a later CA is not: then this
 // process has not heard of a step of the rotation yet.
 func (s *state) replaces(id string, epoch int64) bool {
-	index := func(id string) int { return slices.IndexFunc(s.cas, func(c *ca.CA) bool { return c.ID == id }) }
+	index := func(id string) int { return slices.IndexFunc(s.CAs, func(c *ca.CA) bool { return c.ID == id }) }
 	if of := index(id); of >= 0 {
-		return of < index(s.signing.ID)
+		return of < index(s.Signing.ID)
 	}
 	return epoch <= s.bundle.Epoch
 }
 
 // waiting returns the proxies that have not done the current step, and false while it is not known which proxies there are.
 func (a *Authority) waiting(m *meshAuthority, s *state) ([]Waiting, bool) {
+	holders, known := a.holders(m, s.since)
+	var all []Waiting
+	for _, h := range holders {
+		if a.o.Now().Before(h.Expires) && !s.done(h.history) {
+			all = append(all, Waiting{Dataplane: h.Dataplane, Expires: h.Expires})
+		}
+	}
+	return all, known
+}
+
+// Holder is a proxy that has, or may have had, a certificate.
+type Holder struct {
+	Dataplane string
+	// Expires is when the last of its certificates expires, at the latest. It may be over.
+	Expires time.Time
+	// ServingCA is InUse.ServingCA as its agent last reported it.
+	ServingCA string
+
+	history history
+}
+
+// Holders returns the proxies of a mesh that have, or may have had, a certificate, and false while it is not known which proxies there are. What
+// this process does not know may have been issued before that time.
+func (a *Authority) Holders(meshName string, before time.Time) ([]Holder, bool) {
+	m, err := a.mesh(meshName)
+	if err != nil {
+		return nil, true
+	}
+	return a.holders(m, before)
+}
+
+func (a *Authority) holders(m *meshAuthority, before time.Time) ([]Holder, bool) {
 	if a.o.Proxies == nil {
-		return m.records.waiting(s, a.o.Now()), true
+		return m.records.holders(), true
 	}
 	proxies, known := a.o.Proxies(m.mesh)
 	if !known {
 		return nil, false
 	}
-	return m.records.waitingOf(proxies, s, a.o.Now()), true
+	return m.records.holdersOf(proxies, before.Add(m.current.Load().longest)), true
 }
 
-// waiting returns the proxies with a valid certificate that have not done the current step.
-func (rs *records) waiting(s *state, now time.Time) []Waiting {
+// holders returns the proxies that have a record.
+func (rs *records) holders() []Holder {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	var all []Waiting
+	var all []Holder
 	for name, h := range rs.proxies {
-		if expires := h.expires(); now.Before(expires) && !s.done(h) {
-			all = append(all, Waiting{Dataplane: name, Expires: expires})
-		}
+		all = append(all, Holder{Dataplane: name, Expires: h.expires(), ServingCA: h.ServingCA, history: h})
 	}
 	return all
 }
 
-// waitingOf returns which of the proxies have not done the current step. What is in memory may not be all that they have: an
-// earlier process, or another one that had not heard of this step, may have issued certificates to them. So each of them may
-// have one that expires as late as one that was issued when this process began to use the step.
-func (rs *records) waitingOf(proxies iter.Seq2[string, string], s *state, now time.Time) []Waiting {
-	unknown := s.since.Add(s.longest)
+// holdersOf returns all of the proxies. What is in memory may not be all that they have: an earlier process, or another one that had not
+// heard of the current step of a rotation, may have issued certificates to them. So each of them may have one that expires at unknown.
+func (rs *records) holdersOf(proxies iter.Seq2[string, string], unknown time.Time) []Holder {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	var all []Waiting
+	var all []Holder
 	for name, instance := range proxies {
 		h := rs.ofInstance(Subject{Dataplane: name, Instance: instance})
 		expires := h.expires()
 		if expires.Before(unknown) {
 			expires = unknown
 		}
-		if now.Before(expires) && !s.done(h) {
-			all = append(all, Waiting{Dataplane: name, Expires: expires})
-		}
+		all = append(all, Holder{Dataplane: name, Expires: expires, ServingCA: h.ServingCA, history: h})
 	}
 	return all
 }
@@ -234,12 +221,14 @@ type InUse struct {
 	// say it.
 	Serial, CA string
 	NotAfter   time.Time
+	// ServingCA is the ID of the CAs by which the control plane is verified, see package serving, "" if the agent does not say it.
+	ServingCA string
 }
 
 // Report records what a proxy uses. If there are Records, they have it when it returns.
 func (a *Authority) Report(p Peer, use InUse) error {
-	if len(use.Bundle) > maxReported || len(use.Serial) > maxReported || len(use.CA) > maxReported {
-		return errors.New("read report: the bundle's id, the serial number or the CA's id is too long")
+	if len(use.Bundle) > maxReported || len(use.Serial) > maxReported || len(use.CA) > maxReported || len(use.ServingCA) > maxReported {
+		return errors.New("read report: the bundle's id, the serial number or a CA's id is too long")
 	}
 	use.Serial = strings.TrimLeft(strings.ToLower(use.Serial), "0")
 	m, err := a.mesh(p.Mesh)
@@ -299,6 +288,6 @@ func (a *Authority) Due(p Peer) (Due, error) {
 	leaf, _ := h.inUse()
 	return Due{
 		Bundle: s.bundle, NewBundle: h.Bundle != s.bundle.ID && h.Epoch <= s.bundle.Epoch,
-		CA: s.signing.ID, NewLeaf: s.replaces(leaf.CA, h.Epoch), LeafExpires: leaf.NotAfter,
+		CA: s.Signing.ID, NewLeaf: s.replaces(leaf.CA, h.Epoch), LeafExpires: leaf.NotAfter,
 	}, nil
 }

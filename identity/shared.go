@@ -43,7 +43,7 @@ func (a *Authority) follow(ctx context.Context, meshName string) error {
 			return fmt.Errorf("it was removed, and is still used here: without it the next start makes another CA, which no proxy trusts: %w", err)
 		}
 		if err == nil {
-			err = s.follows(before)
+			err = s.Follows(before.Set)
 		}
 		if err != nil {
 			return err
@@ -94,7 +94,7 @@ func (a *Authority) change(ctx context.Context, m *meshAuthority, decide func(*s
 			return false, fmt.Errorf("change CA of mesh %q: %w", m.mesh, err)
 		}
 		if s, err = a.read(ctx, m.mesh); err == nil {
-			err = s.follows(now)
+			err = s.Follows(now.Set)
 		}
 		if err != nil {
 			return false, fmt.Errorf("change CA of mesh %q: %w", m.mesh, err)
@@ -115,5 +115,5 @@ func (a *Authority) update(ctx context.Context, meshName string, s *state, versi
 }
 
 func (a *Authority) logStep(ctx context.Context, meshName string, s *state) {
-	a.o.Logger.InfoContext(ctx, "CA rotation", "mesh", meshName, "step", s.step(), "bundle", s.bundle.ID, "ca", s.signing.ID)
+	a.o.Logger.InfoContext(ctx, "CA rotation", "mesh", meshName, "step", s.Step(), "bundle", s.bundle.ID, "ca", s.Signing.ID)
 }

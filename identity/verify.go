@@ -80,7 +80,7 @@ func (a *Authority) peerOf(leaf *x509.Certificate) (Peer, error) {
 
 // issuerOf returns the ID of the CA that has signed a verified certificate, "" if it is not trusted any more.
 func (s *state) issuerOf(leaf *x509.Certificate) string {
-	for _, c := range s.cas {
+	for _, c := range s.CAs {
 		if bytes.Equal(c.Cert.RawSubject, leaf.RawIssuer) {
 			return c.ID
 		}

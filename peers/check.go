@@ -109,7 +109,7 @@ func (c *check) proxy(m *peerv1.Proxy) {
 	c.order("proxy.session.order", session.GetOrder())
 	c.time("proxy.session.since", session.GetSince())
 	c.time("proxy.session.ended", session.GetEnded())
-	c.text("proxy.session", session.GetProcess(), session.GetAddress(), session.GetVersion(), session.GetEnvoyVersion(), session.GetEnvoyDown(), session.GetBundleId())
+	c.text("proxy.session", session.GetProcess(), session.GetAddress(), session.GetVersion(), session.GetEnvoyVersion(), session.GetEnvoyDown(), session.GetBundleId(), session.GetServingCaId())
 	c.count("proxy.session.features", len(session.GetFeatures()), maxFeatures)
 	c.text("proxy.session.features", session.GetFeatures()...)
 	c.order("proxy.applications.order", m.GetApplications().GetOrder())
@@ -130,7 +130,11 @@ func (c *check) reason(field, reason string) {
 
 func (c *check) replica(m *peerv1.Replica) {
 	c.count("replica.authorities", len(m.GetAuthorities()), maxAuthorities)
-	for _, a := range m.GetAuthorities() {
+	all := m.GetAuthorities()
+	if a := m.GetServingCa(); a != nil {
+		all = append(slices.Clone(all), a)
+	}
+	for _, a := range all {
 		c.text("replica.authorities", a.GetMesh(), a.GetStep(), a.GetSigningCa())
 		if a.GetBundleEpoch() <= 0 {
 			c.refuse("replica.authorities.bundle_epoch", a.GetBundleEpoch(), "must be at least 1")

@@ -36,8 +36,8 @@ func (s *Server) admitPod(ctx context.Context, body []byte) (*admissionv1.Admiss
 	if err != nil {
 		return nil, err
 	}
-	options := s.injection
-	if options.controlPlaneIPs, err = s.controlPlaneIPs(r.Object.Spec.DNSPolicy); err != nil {
+	options, err := s.injectionOf(r.Object.Spec.DNSPolicy)
+	if err != nil {
 		return nil, err
 	}
 	in, err := r.Object.inject(ns, &options)
@@ -62,6 +62,16 @@ func (s *Server) admitPod(ctx context.Context, body []byte) (*admissionv1.Admiss
 	}
 	response.PatchType = new(admissionv1.PatchTypeJSONPatch)
 	return response, nil
+}
+
+// injectionOf returns the options for a pod with that DNS policy.
+func (s *Server) injectionOf(policy corev1.DNSPolicy) (options Options, err error) {
+	options = s.injection
+	if s.options.ControlPlaneCA != nil {
+		options.ControlPlaneCA = string(s.options.ControlPlaneCA())
+	}
+	options.controlPlaneIPs, err = s.controlPlaneIPs(policy)
+	return options, err
 }
 
 func (s *Server) namespace(ctx context.Context, name string) (*Namespace, error) {

@@ -1,6 +1,8 @@
 package webhook_test
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -281,6 +283,24 @@ func TestPlacesOfContainers(t *testing.T) {
 	}
 	if got := names(injected.Spec.Containers); !slices.Equal(got, []string{"kuma-sidecar", "a", "b"}) {
 		t.Errorf("container: containers %q", got)
+	}
+}
+
+// TestControlPlaneCAChanges injects pods before and in a rotation of the control plane's CA.
+func TestControlPlaneCAChanges(t *testing.T) {
+	o, ca := enabled().options(), []byte(caText(t))
+	o.ControlPlaneCA = func() []byte { return ca }
+	s := newServer(t, o)
+	for range 2 {
+		answer := review(t, s, webhook.PathInject, podReview("shop", toJSON(t, "{metadata: {name: web}, spec: {containers: [{name: app}]}}")))
+		text, err := json.Marshal(string(ca))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !answer.Allowed || !bytes.Contains(answer.Patch, text) {
+			t.Errorf("the patch %s has not the CAs %s", answer.Patch, text)
+		}
+		ca = append(ca, caText(t)...)
 	}
 }
 

@@ -54,6 +54,8 @@ const (
 type ServerOptions struct {
 	// Injection says what pods get.
 	Injection Options
+	// ControlPlaneCA returns Injection.ControlPlaneCA of the next pod, which changes in a rotation. Default: it does not change.
+	ControlPlaneCA func() []byte
 	// TLS has the certificate of the server. Versions below 1.2 are not offered.
 	TLS *tls.Config
 	// Namespace returns a namespace. After an error, such as for one that is not known yet, the API server asks again.

@@ -33,6 +33,8 @@ type Sidecar struct {
 	DrainTime time.Duration
 	// Memory is how many bytes both may use together.
 	Memory uint64
+	// ServingCAFile says that Envoy finds the control plane's CAs in the agent's file.
+	ServingCAFile bool
 }
 
 // Options of a Server. All are required but Refused, Registerer and Limits.

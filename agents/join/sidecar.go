@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"regexp"
+	"slices"
 	"strconv"
 	"time"
 
@@ -36,7 +37,10 @@ func sidecarOf(r *agentv1.JoinRequest) (Sidecar, error) {
 		return Sidecar{}, status.Errorf(codes.InvalidArgument, "memory_bytes: %d: must be from %d to %d, or 0 for %d",
 			memory, minMemory, uint64(maxMemory), uint64(mesh.DefaultSidecarMemory))
 	}
-	return Sidecar{ControlPlane: r.GetControlPlaneAddress(), DrainTime: drainTime, Memory: memory}, nil
+	return Sidecar{
+		ControlPlane: r.GetControlPlaneAddress(), DrainTime: drainTime, Memory: memory,
+		ServingCAFile: slices.Contains(r.GetFeatures(), agentv1.FeatureServingCA),
+	}, nil
 }
 
 // drainTimeOf returns the drain time of a request, or its default. The error is a gRPC status.

@@ -94,7 +94,9 @@ func (s *State) hearIdentity(id mesh.ID) {
 		var use *identity.InUse
 		if order := OrderOf(session.GetOrder()); session.GetBundleId() != "" && order.Compare(newest) > 0 {
 			newest = order
-			use = &identity.InUse{Bundle: session.GetBundleId(), Epoch: session.GetBundleEpoch(), Serial: c.GetSerial(), CA: c.GetCa(), NotAfter: p.NotAfter}
+			use = &identity.InUse{
+				Bundle: session.GetBundleId(), Epoch: session.GetBundleEpoch(), Serial: c.GetSerial(), CA: c.GetCa(), NotAfter: p.NotAfter, ServingCA: session.GetServingCaId(),
+			}
 		}
 		if err := s.o.Authority.Hear(p, use); err != nil {
 			s.o.Logger.Debug("certificate of a proxy not taken over", "mesh", meshName, "proxy", name, "replica", said.Replica, "err", err)

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"slices"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
@@ -76,10 +77,8 @@ func (t *Rotations) advanceStep(ctx context.Context, meshName string) (bool, err
 	if err != nil {
 		return false, err
 	}
-	for _, replica := range behind {
-		if !r.Forced || replica.Lost.IsZero() && replica.State != nil {
-			return false, nil
-		}
+	if blockedByReplicas(behind, r.Forced) {
+		return false, nil
 	}
 	silent := map[string]bool{}
 	for _, w := range r.Waiting {
@@ -97,16 +96,35 @@ func (t *Rotations) behind(meshName string) ([]peers.Loaded, error) {
 	if err != nil {
 		return nil, err
 	}
-	var behind []peers.Loaded
-	for _, replica := range t.o.Replicas() {
-		loaded := slices.ContainsFunc(replica.State.GetAuthorities(), func(a *peerv1.Authority) bool {
-			return a.GetMesh() == meshName && a.GetBundleEpoch() == here.Epoch && a.GetStep() == string(here.Step) && a.GetSigningCa() == here.SigningCA
-		})
-		if !loaded || !replica.Lost.IsZero() {
-			behind = append(behind, replica)
+	want := &peerv1.Authority{Mesh: meshName, BundleEpoch: here.Epoch, Step: string(here.Step), SigningCa: here.SigningCA}
+	return notLoaded(t.o.Replicas(), want, func(of *peerv1.Replica) *peerv1.Authority {
+		for _, a := range of.GetAuthorities() {
+			if a.GetMesh() == meshName {
+				return a
+			}
 		}
+		return nil
+	}), nil
+}
+
+// notLoaded returns the replicas that have not loaded what is wanted, or are not heard.
+func notLoaded(replicas []peers.Loaded, want *peerv1.Authority, of func(*peerv1.Replica) *peerv1.Authority) []peers.Loaded {
+	return slices.DeleteFunc(replicas, func(r peers.Loaded) bool { return r.Lost.IsZero() && proto.Equal(of(r.State), want) })
+}
+
+// mayBeSkipped reports whether a forced rotation does not wait for a replica: one that is not heard.
+func mayBeSkipped(r peers.Loaded) bool { return !r.Lost.IsZero() || r.State == nil }
+
+func waitingReplicas(behind []peers.Loaded) []*adminv1.WaitingReplica {
+	var all []*adminv1.WaitingReplica
+	for _, r := range behind {
+		all = append(all, &adminv1.WaitingReplica{Name: r.Replica, Missing: mayBeSkipped(r)})
 	}
-	return behind, nil
+	return all
+}
+
+func blockedByReplicas(behind []peers.Loaded, forced bool) bool {
+	return slices.ContainsFunc(behind, func(r peers.Loaded) bool { return !forced || !mayBeSkipped(r) })
 }
 
 // Rotate starts a rotation of a mesh's CA, or continues the current one, and returns its progress. With force it does not
@@ -152,9 +170,7 @@ func (t *Rotations) Rotation(_ context.Context, meshName string) (*adminv1.Rotat
 		if err != nil {
 			return nil, err
 		}
-		for _, replica := range behind {
-			out.Replicas = append(out.Replicas, &adminv1.WaitingReplica{Name: replica.Replica, Missing: !replica.Lost.IsZero() || replica.State == nil})
-		}
+		out.Replicas = waitingReplicas(behind)
 	}
 	for _, w := range r.Waiting {
 		out.Waiting = append(out.Waiting, &adminv1.Waiting{

@@ -33,6 +33,9 @@ func (s *Sessions) push(sess *session) error {
 	if err := s.pushStates(sess); err != nil {
 		return err
 	}
+	if err := s.pushServingCA(sess); err != nil {
+		return err
+	}
 	due, err := s.o.Authority.Due(sess.peer)
 	if err != nil {
 		return call.Internal(sess.stream.Context(), s.o.Logger, "read bundle", err)
@@ -55,7 +58,7 @@ func (s *Sessions) push(sess *session) error {
 }
 
 func inUseOf(m *agentv1.InUse) identity.InUse {
-	use := identity.InUse{Bundle: m.GetBundleId(), Epoch: m.GetBundleEpoch(), Serial: m.GetLeafSerial()}
+	use := identity.InUse{Bundle: m.GetBundleId(), Epoch: m.GetBundleEpoch(), Serial: m.GetLeafSerial(), ServingCA: m.GetServingCaId()}
 	if at := m.GetLeafNotAfter(); at.IsValid() && m.GetLeafCa() != "" {
 		use.CA, use.NotAfter = m.GetLeafCa(), at.AsTime()
 	}

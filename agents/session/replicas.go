@@ -171,6 +171,7 @@ func (sess *session) tell() *peerv1.Session {
 		Order: sess.order.Proto(), Open: true, Since: timestamppb.New(sess.since), Process: sess.rival.process, Address: call.Address(sess.stream.Context()),
 		Version: sess.version.GetSonde(), EnvoyVersion: sess.version.GetEnvoy(), Features: sess.features, EnvoyDown: sess.envoyDown,
 		BundleId: sess.inUse.GetBundleId(), BundleEpoch: sess.inUse.GetBundleEpoch(), Draining: sess.drained,
+		ServingCaId: sess.inUse.GetServingCaId(),
 	}
 }
 

@@ -62,8 +62,8 @@ type session struct {
 
 	stream agentv1.AgentService_SessionServer
 	// What was pushed last, so that the same is not pushed twice. pushed has the states, by feature.
-	pushedBundle, pushedRenewal push
-	pushed                      map[string]*agentv1.ControlMessage
+	pushedBundle, pushedRenewal, pushedServingCA push
+	pushed                                       map[string]*agentv1.ControlMessage
 	// toldProbes says that it was logged that the agent is too old for per-port probes, toldOld that it is for serviceProbe.
 	toldProbes bool
 	toldOld    bool

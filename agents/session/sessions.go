@@ -17,7 +17,7 @@ import (
 	"github.com/sonde-mesh/sonde/peers"
 )
 
-// Options of Sessions. All are required but ProbeFailed, Registerer and Limits.
+// Options of Sessions. All are required but ServingCA, ProbeFailed, Registerer and Limits.
 type Options struct {
 	Authority *identity.Authority
 	// Observed gets what agents report.
@@ -27,6 +27,8 @@ type Options struct {
 	Peers   *peers.Peers
 	// View returns the current view, nil before the first.
 	View func() *meshview.View
+	// ServingCA returns the CAs by which agents are to verify the control plane. Default: agents are told none.
+	ServingCA func() identity.Bundle
 	// Reported is called when a proxy of a mesh has reported what it uses, so that a rotation may go on.
 	Reported func(ctx context.Context, meshName string)
 	// Duplicate is told of processes whose session is refused since another one has it.

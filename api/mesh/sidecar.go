@@ -58,12 +58,14 @@ const (
 
 // Files and sockets in the agent's work directory, which is Envoy's working directory, and the names of the secrets in the files.
 const (
-	FileIdentity = "sds/identity.json"
-	FileCA       = "sds/ca.json"
-	SocketAdmin  = "admin.sock" // Envoy's admin interface
-	SocketReady  = "ready.sock" // Envoy's readiness listener, which comes with LDS
-	SocketAgent  = "agent.sock" // the agent's readiness, for Envoy
+	FileIdentity  = "sds/identity.json"
+	FileCA        = "sds/ca.json"
+	FileServingCA = "sds/serving-ca.json"
+	SocketAdmin   = "admin.sock" // Envoy's admin interface
+	SocketReady   = "ready.sock" // Envoy's readiness listener, which comes with LDS
+	SocketAgent   = "agent.sock" // the agent's readiness, for Envoy
 
-	SecretIdentity = "identity" // the proxy's certificate and key
-	SecretCA       = "ca"       // the roots that it trusts
+	SecretIdentity  = "identity"   // the proxy's certificate and key
+	SecretCA        = "ca"         // the roots that it trusts
+	SecretServingCA = "serving-ca" // the CAs by which it verifies the control plane
 )

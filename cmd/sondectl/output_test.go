@@ -90,8 +90,8 @@ func TestAnOutputThatCannotBeWrittenIsAFailure(t *testing.T) {
 }
 
 func TestAStepOfALaterControlPlane(t *testing.T) {
-	got := rotationText("default", &adminv1.Rotation{Step: 17})
+	got := rotated{title: "mesh default", steps: meshSteps}.text(&adminv1.Rotation{Step: 17})
 	if want := "mesh default: a step that this sondectl does not know: 17\n"; got != want {
-		t.Errorf("rotationText() = %q, want %q", got, want)
+		t.Errorf("text() = %q, want %q", got, want)
 	}
 }

@@ -20,8 +20,8 @@ import (
 const pollEvery = 500 * time.Millisecond
 
 func (c *cli) rotate() *cobra.Command {
-	cmd := &cobra.Command{Use: "rotate", Short: "Replace what a mesh trusts"}
-	cmd.AddCommand(c.rotateCA())
+	cmd := &cobra.Command{Use: "rotate", Short: "Replace what a mesh trusts, or what clients of the control plane do"}
+	cmd.AddCommand(c.rotateCA(), c.rotateServingCA())
 	return cmd
 }
 
@@ -58,80 +58,104 @@ Exit code 0: done, or no rotation is in progress; 4: in progress.`,
 	cmd.MarkFlagsMutuallyExclusive("status", "force")
 	settings.Must(cmd.RegisterFlagCompletionFunc("mesh", c.completeMeshes))
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		var rotation *adminv1.Rotation
-		err := c.call(cmd.Context(), func(ctx context.Context, api adminv1.AdminServiceClient) (err error) {
-			if statusOnly {
-				rotation, err = api.GetRotation(ctx, &adminv1.GetRotationRequest{Mesh: request.GetMesh()})
-			} else {
-				rotation, err = api.RotateCA(ctx, request)
+		get := func(ctx context.Context, api adminv1.AdminServiceClient) (*adminv1.Rotation, error) {
+			return api.GetRotation(ctx, &adminv1.GetRotationRequest{Mesh: request.GetMesh()})
+		}
+		ask := get
+		if !statusOnly {
+			ask = func(ctx context.Context, api adminv1.AdminServiceClient) (*adminv1.Rotation, error) {
+				return api.RotateCA(ctx, request)
 			}
-			return err
-		})
-		if err == nil && wait {
-			rotation, err = c.waitForRotation(cmd, request.GetMesh(), rotation)
 		}
-		if err != nil {
-			return err
-		}
-		c.out.WriteString(rotationText(request.GetMesh(), rotation))
-		if !isDone(rotation) {
-			return &exit.Error{Code: exit.Unfinished, Err: fmt.Errorf("the rotation of mesh %q is under way", request.GetMesh())}
-		}
-		return nil
+		r := rotated{"mesh " + request.GetMesh(), fmt.Sprintf("mesh %q", request.GetMesh()), meshSteps}
+		return c.showRotation(cmd, r, ask, get, wait)
 	}
 	return cmd
 }
 
+// rotated is what a rotation replaces: how its table begins, what errors call it, and its steps in words.
+type rotated struct {
+	title, name string
+	steps       map[adminv1.Rotation_Step]string
+}
+
+// askRotation asks the control plane for the progress of a rotation.
+type askRotation func(context.Context, adminv1.AdminServiceClient) (*adminv1.Rotation, error)
+
+// showRotation shows what ask returns, or with wait what get returns when there is nothing more to wait for.
+func (c *cli) showRotation(cmd *cobra.Command, what rotated, ask, get askRotation, wait bool) error {
+	rotation, err := c.askRotation(cmd.Context(), ask)
+	if err == nil && wait {
+		rotation, err = c.waitForRotation(cmd, what, get, rotation)
+	}
+	if err != nil {
+		return err
+	}
+	c.out.WriteString(what.text(rotation))
+	if !isDone(rotation) {
+		return &exit.Error{Code: exit.Unfinished, Err: fmt.Errorf("the rotation of %s is under way", what.name)}
+	}
+	return nil
+}
+
+func (c *cli) askRotation(ctx context.Context, ask askRotation) (rotation *adminv1.Rotation, err error) {
+	err = c.call(ctx, func(ctx context.Context, api adminv1.AdminServiceClient) (err error) {
+		rotation, err = ask(ctx, api)
+		return err
+	})
+	return rotation, err
+}
+
 func isDone(r *adminv1.Rotation) bool { return r.GetStep() == adminv1.Rotation_IDLE }
 
-// waitForRotation polls until the rotation is done, and writes each change to stderr.
-func (c *cli) waitForRotation(cmd *cobra.Command, meshName string, now *adminv1.Rotation) (*adminv1.Rotation, error) {
+// waitForRotation polls until the rotation is done, or waits for its operator, and writes each change to stderr.
+func (c *cli) waitForRotation(cmd *cobra.Command, what rotated, get askRotation, now *adminv1.Rotation) (*adminv1.Rotation, error) {
 	ctx := cmd.Context()
 	ticker := time.NewTicker(pollEvery)
 	defer ticker.Stop()
-	for shown := (*adminv1.Rotation)(nil); !isDone(now); {
+	for shown := (*adminv1.Rotation)(nil); !isDone(now) && !now.GetPaused(); {
 		if !proto.Equal(now, shown) {
-			cmd.PrintErr(rotationText(meshName, now))
+			cmd.PrintErr(what.text(now))
 			shown = now
 		}
 		select {
 		case <-ctx.Done():
-			return nil, fmt.Errorf("wait for the rotation of mesh %q: %w", meshName, ctx.Err())
+			return nil, fmt.Errorf("wait for the rotation of %s: %w", what.name, ctx.Err())
 		case <-ticker.C:
 		}
-		err := c.call(ctx, func(ctx context.Context, api adminv1.AdminServiceClient) (err error) {
-			now, err = api.GetRotation(ctx, &adminv1.GetRotationRequest{Mesh: meshName})
-			return err
-		})
-		if err != nil {
+		var err error
+		if now, err = c.askRotation(ctx, get); err != nil {
 			return nil, err
 		}
 	}
 	return now, nil
 }
 
-func rotationText(meshName string, r *adminv1.Rotation) string {
+var meshSteps = map[adminv1.Rotation_Step]string{
+	adminv1.Rotation_IDLE:         "done: the newest authority signs, and is trusted alone",
+	adminv1.Rotation_TRUST_BOTH:   "step 1 of 3: every proxy gets the bundle of the old and the new authority",
+	adminv1.Rotation_RENEW_LEAVES: "step 2 of 3: every proxy gets a certificate of the new authority",
+	adminv1.Rotation_TRUST_NEW:    "step 3 of 3: every proxy gets the bundle of the new authority alone",
+}
+
+func (what rotated) text(r *adminv1.Rotation) string {
 	var text strings.Builder
-	steps := map[adminv1.Rotation_Step]string{
-		adminv1.Rotation_IDLE:         "done: the newest authority signs, and is trusted alone",
-		adminv1.Rotation_TRUST_BOTH:   "step 1 of 3: every proxy gets the bundle of the old and the new authority",
-		adminv1.Rotation_RENEW_LEAVES: "step 2 of 3: every proxy gets a certificate of the new authority",
-		adminv1.Rotation_TRUST_NEW:    "step 3 of 3: every proxy gets the bundle of the new authority alone",
-	}
-	step := steps[r.GetStep()]
+	step := what.steps[r.GetStep()]
 	if step == "" {
 		step = "a step that this sondectl does not know: " + r.GetStep().String()
 	}
-	fmt.Fprintf(&text, "mesh %s: %s\n", meshName, step)
+	fmt.Fprintf(&text, "%s: %s\n", what.title, step)
 	for _, proxy := range r.GetWaiting() {
-		state := "connected"
-		if proxy.GetSilent() {
-			state = "silent"
-		}
-		if expires := timeUntil(proxy.GetCertificateExpires()); expires != "" {
-			state += ", its certificate ends in " + expires
-		}
-		fmt.Fprintf(&text, "  waits for %s (%s)\n", printer.OneLine(proxy.GetName()), state)
+		fmt.Fprintf(&text, "  waits for %s (%s)\n", proxyName(proxy), proxyState(proxy))
+	}
+	for _, other := range r.GetOthers() {
+		fmt.Fprintf(&text, "  waits for this: %s\n", printer.OneLine(other))
+	}
+	for _, proxy := range r.GetMissed() {
+		fmt.Fprintf(&text, "  missed %s: it is away, and may not trust the new authority: %s\n", proxyName(proxy), whatMissedNeed)
+	}
+	if r.GetPaused() {
+		fmt.Fprintf(&text, "  paused: all proxies have done this step. %s\n", whatPausedNeeds)
 	}
 	for _, replica := range r.GetReplicas() {
 		state := "connected"
@@ -141,4 +165,26 @@ func rotationText(meshName string, r *adminv1.Rotation) string {
 		fmt.Fprintf(&text, "  waits for replica %s of the control plane (%s)\n", printer.OneLine(replica.GetName()), state)
 	}
 	return text.String()
+}
+
+// proxyName names the mesh, too, where the rotation is not of one mesh.
+func proxyName(p *adminv1.Waiting) string {
+	if p.GetMesh() == "" {
+		return printer.OneLine(p.GetName())
+	}
+	return printer.OneLine(mesh.MakeID(p.GetMesh(), p.GetName()))
+}
+
+func proxyState(p *adminv1.Waiting) string {
+	state := "connected"
+	if p.GetSilent() {
+		state = "silent"
+	}
+	if p.GetOutdated() {
+		state += ", it cannot follow: " + whatOutdatedNeed
+	}
+	if expires := timeUntil(p.GetCertificateExpires()); expires != "" {
+		state += ", its certificate ends in " + expires
+	}
+	return state
 }

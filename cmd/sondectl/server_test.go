@@ -247,8 +247,8 @@ func (d *drains) set(_ context.Context, p *meshview.Proxy, reason *string) (befo
 
 // steps is a Rotator that advances each time its state is read.
 type steps struct {
-	mu   sync.Mutex
-	next adminv1.Rotation_Step
+	mu            sync.Mutex
+	next, serving adminv1.Rotation_Step
 }
 
 func (s *steps) Rotate(_ context.Context, _ string, force bool) (*adminv1.Rotation, error) {
@@ -268,6 +268,49 @@ func (s *steps) Rotation(context.Context, string) (*adminv1.Rotation, error) {
 		s.next = adminv1.Rotation_IDLE
 	}
 	return s.now(), nil
+}
+
+// RotateServing pauses in the first step until it is told to go on.
+func (s *steps) RotateServing(_ context.Context, _, proceed bool) (*adminv1.Rotation, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.serving = adminv1.Rotation_TRUST_BOTH
+	if proceed {
+		s.serving = adminv1.Rotation_RENEW_LEAVES
+	}
+	return s.servingNow(), nil
+}
+
+func (s *steps) ServingRotation(context.Context) (*adminv1.Rotation, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.servingNow()
+	switch s.serving {
+	case adminv1.Rotation_TRUST_BOTH:
+		r = &adminv1.Rotation{Step: s.serving, Paused: true}
+	case adminv1.Rotation_RENEW_LEAVES:
+		s.serving = adminv1.Rotation_TRUST_NEW
+	default:
+		s.serving = adminv1.Rotation_IDLE
+	}
+	return r, nil
+}
+
+func (s *steps) servingNow() *adminv1.Rotation {
+	r := &adminv1.Rotation{Step: s.serving}
+	switch s.serving {
+	case adminv1.Rotation_TRUST_BOTH:
+		r.Waiting = []*adminv1.Waiting{
+			{Mesh: "default", Name: "web-1", Outdated: true},
+			{Mesh: "shop", Name: "web-2", Silent: true, CertificateExpires: timestamppb.New(time.Now().Add(23*time.Hour + 30*time.Minute))},
+		}
+		r.Others = []string{"caBundle of the webhook configurations\ndoes not have the CAs"}
+	case adminv1.Rotation_RENEW_LEAVES, adminv1.Rotation_TRUST_NEW:
+		r.Missed = []*adminv1.Waiting{{Mesh: "shop", Name: "web-2", Silent: true}}
+	default:
+		r.Step = adminv1.Rotation_IDLE
+	}
+	return r
 }
 
 func (s *steps) now() *adminv1.Rotation {

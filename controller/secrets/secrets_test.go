@@ -238,6 +238,7 @@ func TestNames(t *testing.T) {
 	names := map[string]object{
 		"meshes/default/ca.json": {"sonde-ca-default", "ca.json"},
 		"serving-ca.crt":         {"sonde-serving-ca.crt", "serving-ca.crt"},
+		"serving-ca.json":        {"sonde-serving-ca.json", "serving-ca.json"},
 		"dataplane-token.key":    {"sonde-dataplane-token.key", "dataplane-token.key"},
 	}
 	for name, want := range names {

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -36,8 +35,8 @@ const (
 type Client struct {
 	// Address of the control plane, host:port.
 	Address string
-	// CAFile holds the PEM certificates of the control plane's serving CA. It is read for each connection.
-	CAFile string
+	// Roots returns the CAs by which the control plane is verified. It is called for each connection.
+	Roots func() (*x509.CertPool, error)
 	// Certificate returns the client certificate, an empty one for none.
 	Certificate func() *tls.Certificate
 
@@ -191,13 +190,9 @@ func (c connection) explain(err error) error {
 }
 
 func (c *Client) dial(certificate func() *tls.Certificate) (*connection, error) {
-	pem, err := os.ReadFile(c.CAFile)
+	roots, err := c.Roots()
 	if err != nil {
-		return nil, fmt.Errorf("read the control plane's CA: %w", err)
-	}
-	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("read the control plane's CA: %s has no PEM certificate", c.CAFile)
+		return nil, err
 	}
 	// TCP keepalive finds a dead host, and unlike HTTP/2 pings it cannot exceed a limit of the server.
 	dialer := &net.Dialer{

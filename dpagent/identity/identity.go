@@ -1,5 +1,5 @@
 // Package identity keeps the proxy's key, certificate and bundle: in memory for the agent's own connections, and on disk
-// as the two secrets that Envoy reads.
+// as the secrets that Envoy reads. It keeps by which CAs they verify the control plane, too.
 package identity
 
 import (
@@ -61,13 +61,14 @@ type bundle struct {
 
 // ErrOlderBundle says that a bundle is older than the one in use: it is of a replica of the control plane that has not heard of the last
 // change.
-var ErrOlderBundle = errors.New("it is older than the one in use (" + mesh.FileCA + " in the work directory, to be removed if this proxy has moved to another control plane)")
+var ErrOlderBundle = errors.New("it is older than the one in use")
 
 // inOrder returns an error if a bundle is older than the one in use. mu or writing is held.
 func (i *Identity) inOrder(next bundle) error {
 	if next.epoch != 0 && next.epoch < i.epoch {
 		i.older.Add(1)
-		return fmt.Errorf("trust bundle %q of epoch %d, after epoch %d: %w", next.id, next.epoch, i.epoch, ErrOlderBundle)
+		return fmt.Errorf("trust bundle %q of epoch %d, after epoch %d: %w (%s in the work directory, to be removed if this proxy has moved to another control plane)",
+			next.id, next.epoch, i.epoch, ErrOlderBundle, mesh.FileCA)
 	}
 	return nil
 }
@@ -140,7 +141,7 @@ func (i *Identity) Restore() error {
 	if i.leaf == nil {
 		return errors.New("restore identity: there is no certificate yet")
 	}
-	trusted, err := bundleSecret(i.bundle)
+	trusted, err := bundleSecret(mesh.SecretCA, i.bundle)
 	if err != nil {
 		return err
 	}
@@ -174,7 +175,7 @@ func (i *Identity) Trust(b *agentv1.Bundle) error {
 // putBundle writes the bundle if it differs. writing is held.
 func (i *Identity) putBundle(next bundle) error {
 	if next.epoch != i.bundle.epoch || !slices.EqualFunc(next.roots, i.bundle.roots, (*x509.Certificate).Equal) {
-		secret, err := bundleSecret(next)
+		secret, err := bundleSecret(mesh.SecretCA, next)
 		if err != nil {
 			return err
 		}

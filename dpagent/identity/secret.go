@@ -16,7 +16,7 @@ import (
 // the rest of the agent.
 type (
 	response struct {
-		// Version is the epoch of the bundle, in the file of the CA.
+		// Version is the epoch of the bundle, in the files of CAs.
 		Version   string   `json:"version_info,omitempty"`
 		Resources []secret `json:"resources"`
 	}
@@ -71,14 +71,19 @@ func identitySecret(leaf *tls.Certificate) ([]byte, error) {
 	return data, nil
 }
 
-func bundleSecret(b bundle) ([]byte, error) {
-	var roots strings.Builder
-	for _, root := range b.roots {
-		roots.Write(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: root.Raw}))
+// pemOf returns certificates as PEM.
+func pemOf(all []*x509.Certificate) string {
+	var text strings.Builder
+	for _, c := range all {
+		text.Write(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw}))
 	}
+	return text.String()
+}
+
+func bundleSecret(name string, b bundle) ([]byte, error) {
 	r := response{Resources: []secret{{
-		Type: secretType, Name: mesh.SecretCA,
-		ValidationContext: &validationContext{TrustedCA: inline{roots.String()}},
+		Type: secretType, Name: name,
+		ValidationContext: &validationContext{TrustedCA: inline{pemOf(b.roots)}},
 	}}}
 	if b.epoch != 0 {
 		r.Version = strconv.FormatInt(b.epoch, 10)

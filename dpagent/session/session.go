@@ -26,7 +26,7 @@ import (
 // stableAfter is how long a session has to last before the delay of the next one starts again at its minimum.
 const stableAfter = 10 * time.Second
 
-// features are those of this agent.
+// features are those of each agent.
 var features = []string{
 	agentv1.FeatureQueries, agentv1.FeatureServiceProbes, agentv1.FeatureProbePorts, agentv1.FeaturePong, agentv1.FeatureEndpoints,
 }
@@ -43,12 +43,20 @@ type Identity interface {
 	Trust(*agentv1.Bundle) error
 }
 
+// ServingCA is by which CAs the control plane is verified. *identity.ServingCA implements it.
+type ServingCA interface {
+	InUse() (id string, epoch int64)
+	Take(*agentv1.Bundle) error
+}
+
 // Options of a Session.
 type Options struct {
 	// Opener opens sessions with the control plane. Required.
 	Opener Opener
 	// Identity of the proxy. Required.
 	Identity Identity
+	// ServingCA takes the CAs of the control plane. Default: this agent does not take them, since its Envoy would not.
+	ServingCA ServingCA
 	// Renew asks for a new certificate and returns at once. Required.
 	Renew func()
 	// Inbounds is told what the control plane says of the proxy's inbounds: nil if all are accepted, or the control plane is
@@ -207,7 +215,7 @@ func (s *Session) Run(ctx context.Context) error {
 func (s *Session) runStream(stream agentv1.AgentService_SessionClient, goAway <-chan struct{}, welcomed func()) (moves bool, err error) {
 	s.count++
 	hello := &agentv1.Hello{
-		Version: s.o.Version(), Features: features, InUse: s.o.Identity.InUse(), Instance: s.o.Instance,
+		Version: s.o.Version(), Features: s.features(), InUse: s.inUse(), Instance: s.o.Instance,
 		Session: &agentv1.SessionNumber{Started: timestamppb.New(s.o.Started), Count: s.count},
 	}
 	drain := s.drain
@@ -256,7 +264,7 @@ func (s *Session) report(
 			_ = stream.CloseSend() // if the stream is broken, receive returns why
 			return <-received      // what was sent has arrived then
 		case <-s.changed:
-			message = &agentv1.AgentMessage{Message: &agentv1.AgentMessage_InUse{InUse: s.o.Identity.InUse()}}
+			message = &agentv1.AgentMessage{Message: &agentv1.AgentMessage_InUse{InUse: s.inUse()}}
 		case <-s.upgraded:
 			message = &agentv1.AgentMessage{Message: &agentv1.AgentMessage_Version{Version: s.o.Version()}}
 		case <-s.asked:
@@ -358,18 +366,9 @@ func (s *Session) handle(message *agentv1.ControlMessage, welcomed func(features
 	case *agentv1.ControlMessage_Query:
 		s.o.Query(m.Query)
 	case *agentv1.ControlMessage_Bundle:
-		err := s.o.Identity.Trust(m.Bundle)
-		if errors.Is(err, identity.ErrOlderBundle) {
-			s.o.Logger.Warn("bundle of a control plane that has not heard of the last change not used", "err", err)
-			return
-		}
-		if err != nil {
-			s.o.Logger.Error("trust bundle update failed, the old bundle stays in use", "err", err)
-			s.o.Renew() // the answer has a certificate and a bundle that match
-			return
-		}
-		s.o.Logger.Info("trust bundle updated", "bundle", m.Bundle.GetId())
-		s.Changed()
+		s.trust(m.Bundle)
+	case *agentv1.ControlMessage_ServingCa:
+		s.takeServingCA(m.ServingCa)
 	case *agentv1.ControlMessage_RenewNow:
 		s.o.Logger.Info("renewal requested")
 		s.o.Renew()
@@ -391,6 +390,21 @@ func (s *Session) logOpen(m *agentv1.Welcome) {
 		level = slog.LevelDebug
 	}
 	s.o.Logger.Log(context.Background(), level, "session open", "version", m.GetVersion().GetSonde())
+}
+
+func (s *Session) trust(b *agentv1.Bundle) {
+	err := s.o.Identity.Trust(b)
+	if errors.Is(err, identity.ErrOlderBundle) {
+		s.o.Logger.Warn("bundle of a control plane that has not heard of the last change not used", "err", err)
+		return
+	}
+	if err != nil {
+		s.o.Logger.Error("trust bundle update failed, the old bundle stays in use", "err", err)
+		s.o.Renew() // the answer has a certificate and a bundle that match
+		return
+	}
+	s.o.Logger.Info("trust bundle updated", "bundle", b.GetId())
+	s.Changed()
 }
 
 // forget takes back what a control plane has said, if the one that answers now is too old to say it.

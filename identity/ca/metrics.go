@@ -23,3 +23,20 @@ func RegisterExpiry(registerer prometheus.Registerer, meshName string, now func(
 	}
 	return nil
 }
+
+// RegisterEpoch registers the metric of the epoch of a set, which is the same in all replicas unless one has not heard of a change. meshName
+// is as of RegisterExpiry. Without a registerer it does nothing.
+func RegisterEpoch(registerer prometheus.Registerer, meshName string, current func() *Set) error {
+	if registerer == nil {
+		return nil
+	}
+	err := registerer.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name:        "sonde_bundle_epoch",
+		Help:        "Epoch of the bundle of the mesh, which grows with each change of its roots; of the control plane's serving CAs where mesh is empty.",
+		ConstLabels: prometheus.Labels{"mesh": meshName},
+	}, func() float64 { return float64(current().Epoch) }))
+	if err != nil {
+		return fmt.Errorf("register metric of the bundle's epoch: %w", err)
+	}
+	return nil
+}

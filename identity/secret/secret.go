@@ -20,6 +20,17 @@ type Store interface {
 	Create(ctx context.Context, name string, data []byte) (version string, err error)
 }
 
+// Shared is a Store whose secrets change, and which tells of it. store.Secrets and *secrets.Store implement it.
+type Shared interface {
+	Store
+	// Update replaces a secret of which the caller has read this version, and returns the new one. The error wraps
+	// ErrConflict if it has another one by now, and fs.ErrNotExist if there is none.
+	Update(ctx context.Context, name string, data []byte, version string) (string, error)
+	// Watch calls changed with the name of each secret that another process may have created, changed or removed, until ctx ends.
+	// Then it returns nil.
+	Watch(ctx context.Context, changed func(name string)) error
+}
+
 // ReadOrCreate returns a secret. If there is none it keeps what make returns, unless another process is faster: then it
 // returns what that has kept.
 func ReadOrCreate(ctx context.Context, s Store, name string, make func() ([]byte, error)) ([]byte, error) {

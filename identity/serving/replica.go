@@ -22,9 +22,10 @@ type Replica struct {
 	certificate       *Certificate
 	trustDomain, name string
 
-	mu      sync.Mutex
-	current *tls.Certificate
-	renew   time.Time
+	mu     sync.Mutex
+	leaf   *tls.Certificate
+	signer string // ID of the CA of leaf
+	renew  time.Time
 }
 
 // Replica returns that of the replica of a name, in a trust domain. Both must be valid in a URI.
@@ -35,12 +36,12 @@ func (c *Certificate) Replica(trustDomain, name string) *Replica {
 func (r *Replica) get() (*tls.Certificate, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	now := r.certificate.now()
-	if r.current != nil && now.Before(r.renew) {
-		return r.current, nil
+	now, signing := r.certificate.o.Now(), r.certificate.current.Load().Signing
+	if r.signer == signing.ID && now.Before(r.renew) {
+		return r.leaf, nil
 	}
 	key := ca.NewKey()
-	leaf, err := r.certificate.ca.Sign(&x509.Certificate{
+	leaf, err := signing.Sign(&x509.Certificate{
 		Subject:     ca.Subject("replica " + r.name),
 		URIs:        []*url.URL{{Scheme: "spiffe", Host: r.trustDomain, Path: replicaPath + r.name}},
 		KeyUsage:    x509.KeyUsageDigitalSignature,
@@ -49,9 +50,9 @@ func (r *Replica) get() (*tls.Certificate, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make certificate of the replica: %w", err)
 	}
-	r.current = &tls.Certificate{Certificate: [][]byte{leaf.Raw}, PrivateKey: key, Leaf: leaf}
-	r.renew = now.Add(leaf.NotAfter.Sub(now) * 2 / 3)
-	return r.current, nil
+	r.leaf = &tls.Certificate{Certificate: [][]byte{leaf.Raw}, PrivateKey: key, Leaf: leaf}
+	r.signer, r.renew = signing.ID, now.Add(leaf.NotAfter.Sub(now)*2/3)
+	return r.leaf, nil
 }
 
 // Server returns a configuration that accepts callers which are replicas.
@@ -85,9 +86,11 @@ func (r *Replica) NameOf(state tls.ConnectionState) (string, error) {
 		return "", errors.New("it has no certificate")
 	}
 	leaf, roots := state.PeerCertificates[0], x509.NewCertPool()
-	roots.AddCert(r.certificate.ca.Cert)
+	for _, trusted := range r.certificate.current.Load().CAs {
+		roots.AddCert(trusted.Cert)
+	}
 	for _, usage := range []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth} { // a serving certificate has but one
-		_, err := leaf.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: r.certificate.now(), KeyUsages: []x509.ExtKeyUsage{usage}})
+		_, err := leaf.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: r.certificate.o.Now(), KeyUsages: []x509.ExtKeyUsage{usage}})
 		if err != nil {
 			return "", fmt.Errorf("its certificate is none of a replica: %w", err)
 		}

@@ -165,17 +165,26 @@ func workDirectory(t *testing.T) string {
 	static := read[map[string]any](t, filepath.Join("..", "..", "testdata", "mtls-strict", "all-1", "static.yaml"))
 	for _, secret := range dig(t, static, "static_resources", "secrets").([]any) {
 		secret := secret.(map[string]any)
-		secret["@type"] = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret"
-		body := marshal(t, map[string]any{"resources": []any{secret}})
-		path := filepath.Join(directory, "sds", secret["name"].(string)+".json")
-		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, body, 0o600); err != nil {
-			t.Fatal(err)
+		writeSecret(t, directory, secret)
+		if secret["name"] == "ca" {
+			secret["name"] = "serving-ca"
+			writeSecret(t, directory, secret)
 		}
 	}
 	return directory
+}
+
+func writeSecret(t *testing.T, directory string, secret map[string]any) {
+	t.Helper()
+	secret["@type"] = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret"
+	body := marshal(t, map[string]any{"resources": []any{secret}})
+	path := filepath.Join(directory, "sds", secret["name"].(string)+".json")
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, body, 0o600); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func goldenDirectories(t *testing.T) []string {

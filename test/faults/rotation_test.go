@@ -65,7 +65,7 @@ func TestRotation(t *testing.T) {
 		more(t, load, 100)
 	}
 	want := slices.Repeat([]string{"trust both", "renew leaves", "trust new", ""}, 2)
-	if got := rotationSteps(t, m); !slices.Equal(got, want) {
+	if got := rotationSteps(t, m, "CA rotation"); !slices.Equal(got, want) {
 		t.Errorf("the rotations took the steps %q, want %q", got, want)
 	}
 	synced(t, proxies...)
@@ -178,12 +178,12 @@ func isRefusal(err error) bool {
 }
 
 // rotationSteps returns the steps in the control plane's log.
-func rotationSteps(t *testing.T, m *harness.Machine) []string {
+func rotationSteps(t *testing.T, m *harness.Machine, msg string) []string {
 	t.Helper()
 	var steps []string
 	for line := range strings.Lines(read(t, m.ControlPlane.Log)) {
 		var record struct{ Msg, Step string }
-		if json.Unmarshal([]byte(line), &record) == nil && record.Msg == "CA rotation" {
+		if json.Unmarshal([]byte(line), &record) == nil && record.Msg == msg {
 			steps = append(steps, record.Step)
 		}
 	}

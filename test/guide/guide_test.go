@@ -44,6 +44,7 @@ var guides = map[string][]part{
 	"from-kuma":        {{page: "guides/from-kuma.md"}},
 	"health":           {tenCommands, {page: "guides/health.md"}},
 	"load-balancers":   {tenCommands, {page: "guides/load-balancers.md"}},
+	"serving-ca":       {tenCommands, {page: "guides/serving-ca.md"}},
 }
 
 // TestGuides runs the commands of each guide in one shell in an empty directory, and compares what they print. The ports are those of

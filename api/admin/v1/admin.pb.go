@@ -153,7 +153,7 @@ const (
 	Rotation_IDLE Rotation_Step = 1
 	// Every proxy gets the bundle of the old and the new authority.
 	Rotation_TRUST_BOTH Rotation_Step = 2
-	// Every proxy gets a certificate of the new authority.
+	// Every proxy gets a certificate of the new authority. Of the serving CA: every replica of the control plane does.
 	Rotation_RENEW_LEAVES Rotation_Step = 3
 	// Every proxy gets the bundle of the new authority alone.
 	Rotation_TRUST_NEW Rotation_Step = 4
@@ -201,7 +201,7 @@ func (x Rotation_Step) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Rotation_Step.Descriptor instead.
 func (Rotation_Step) EnumDescriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{36, 0}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{38, 0}
 }
 
 type HealthCheck_Status int32
@@ -255,7 +255,7 @@ func (x HealthCheck_Status) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use HealthCheck_Status.Descriptor instead.
 func (HealthCheck_Status) EnumDescriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{41, 0}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{43, 0}
 }
 
 // Filter narrows a list. Empty fields narrow nothing.
@@ -2588,20 +2588,116 @@ func (x *GetRotationRequest) GetMesh() string {
 	return ""
 }
 
+type RotateServingCARequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As in RotateCARequest.
+	Force bool `protobuf:"varint,1,opt,name=force,proto3" json:"force,omitempty"`
+	// Who has files with the old authority alone has replaced them: the new one signs as soon as all proxies trust both.
+	Proceed       bool `protobuf:"varint,2,opt,name=proceed,proto3" json:"proceed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RotateServingCARequest) Reset() {
+	*x = RotateServingCARequest{}
+	mi := &file_admin_v1_admin_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RotateServingCARequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RotateServingCARequest) ProtoMessage() {}
+
+func (x *RotateServingCARequest) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_v1_admin_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RotateServingCARequest.ProtoReflect.Descriptor instead.
+func (*RotateServingCARequest) Descriptor() ([]byte, []int) {
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *RotateServingCARequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
+}
+
+func (x *RotateServingCARequest) GetProceed() bool {
+	if x != nil {
+		return x.Proceed
+	}
+	return false
+}
+
+type GetServingRotationRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetServingRotationRequest) Reset() {
+	*x = GetServingRotationRequest{}
+	mi := &file_admin_v1_admin_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetServingRotationRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetServingRotationRequest) ProtoMessage() {}
+
+func (x *GetServingRotationRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_v1_admin_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetServingRotationRequest.ProtoReflect.Descriptor instead.
+func (*GetServingRotationRequest) Descriptor() ([]byte, []int) {
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{37}
+}
+
 type Rotation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Step  Rotation_Step          `protobuf:"varint,1,opt,name=step,proto3,enum=sonde.admin.v1.Rotation_Step" json:"step,omitempty"`
 	// Proxies that have not done this step yet. Sorted.
 	Waiting []*Waiting `protobuf:"bytes,2,rep,name=waiting,proto3" json:"waiting,omitempty"`
 	// Other replicas of the control plane that have not loaded this step yet. Sorted.
-	Replicas      []*WaitingReplica `protobuf:"bytes,3,rep,name=replicas,proto3" json:"replicas,omitempty"`
+	Replicas []*WaitingReplica `protobuf:"bytes,6,rep,name=replicas,proto3" json:"replicas,omitempty"`
+	// The rest is of the serving CA alone. What else the step waits for, in words.
+	Others []string `protobuf:"bytes,3,rep,name=others,proto3" json:"others,omitempty"`
+	// All is done for TRUST_BOTH: the rotation waits for a call with proceed.
+	Paused bool `protobuf:"varint,4,opt,name=paused,proto3" json:"paused,omitempty"`
+	// Proxies that were not waited for, have not come back since, and may not trust the authority that signs. Sorted.
+	Missed        []*Waiting `protobuf:"bytes,5,rep,name=missed,proto3" json:"missed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Rotation) Reset() {
 	*x = Rotation{}
-	mi := &file_admin_v1_admin_proto_msgTypes[36]
+	mi := &file_admin_v1_admin_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2613,7 +2709,7 @@ func (x *Rotation) String() string {
 func (*Rotation) ProtoMessage() {}
 
 func (x *Rotation) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[36]
+	mi := &file_admin_v1_admin_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2626,7 +2722,7 @@ func (x *Rotation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rotation.ProtoReflect.Descriptor instead.
 func (*Rotation) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{36}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Rotation) GetStep() Rotation_Step {
@@ -2650,6 +2746,27 @@ func (x *Rotation) GetReplicas() []*WaitingReplica {
 	return nil
 }
 
+func (x *Rotation) GetOthers() []string {
+	if x != nil {
+		return x.Others
+	}
+	return nil
+}
+
+func (x *Rotation) GetPaused() bool {
+	if x != nil {
+		return x.Paused
+	}
+	return false
+}
+
+func (x *Rotation) GetMissed() []*Waiting {
+	if x != nil {
+		return x.Missed
+	}
+	return nil
+}
+
 type WaitingReplica struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -2661,7 +2778,7 @@ type WaitingReplica struct {
 
 func (x *WaitingReplica) Reset() {
 	*x = WaitingReplica{}
-	mi := &file_admin_v1_admin_proto_msgTypes[37]
+	mi := &file_admin_v1_admin_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2673,7 +2790,7 @@ func (x *WaitingReplica) String() string {
 func (*WaitingReplica) ProtoMessage() {}
 
 func (x *WaitingReplica) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[37]
+	mi := &file_admin_v1_admin_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2686,7 +2803,7 @@ func (x *WaitingReplica) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitingReplica.ProtoReflect.Descriptor instead.
 func (*WaitingReplica) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{37}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *WaitingReplica) GetName() string {
@@ -2711,13 +2828,17 @@ type Waiting struct {
 	Silent bool `protobuf:"varint,2,opt,name=silent,proto3" json:"silent,omitempty"`
 	// When its certificate expires it is waited for no longer.
 	CertificateExpires *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=certificate_expires,json=certificateExpires,proto3" json:"certificate_expires,omitempty"`
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
+	// Of the Dataplane. In the rotation of the serving CA alone.
+	Mesh string `protobuf:"bytes,4,opt,name=mesh,proto3" json:"mesh,omitempty"`
+	// The agent, or the bootstrap of its Envoy, is of a release that cannot follow the rotation of the serving CA.
+	Outdated      bool `protobuf:"varint,5,opt,name=outdated,proto3" json:"outdated,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Waiting) Reset() {
 	*x = Waiting{}
-	mi := &file_admin_v1_admin_proto_msgTypes[38]
+	mi := &file_admin_v1_admin_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2729,7 +2850,7 @@ func (x *Waiting) String() string {
 func (*Waiting) ProtoMessage() {}
 
 func (x *Waiting) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[38]
+	mi := &file_admin_v1_admin_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2742,7 +2863,7 @@ func (x *Waiting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Waiting.ProtoReflect.Descriptor instead.
 func (*Waiting) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{38}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Waiting) GetName() string {
@@ -2766,6 +2887,20 @@ func (x *Waiting) GetCertificateExpires() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *Waiting) GetMesh() string {
+	if x != nil {
+		return x.Mesh
+	}
+	return ""
+}
+
+func (x *Waiting) GetOutdated() bool {
+	if x != nil {
+		return x.Outdated
+	}
+	return false
+}
+
 type GetHealthRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -2774,7 +2909,7 @@ type GetHealthRequest struct {
 
 func (x *GetHealthRequest) Reset() {
 	*x = GetHealthRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[39]
+	mi := &file_admin_v1_admin_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2786,7 +2921,7 @@ func (x *GetHealthRequest) String() string {
 func (*GetHealthRequest) ProtoMessage() {}
 
 func (x *GetHealthRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[39]
+	mi := &file_admin_v1_admin_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2799,7 +2934,7 @@ func (x *GetHealthRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHealthRequest.ProtoReflect.Descriptor instead.
 func (*GetHealthRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{39}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{41}
 }
 
 type Health struct {
@@ -2812,7 +2947,7 @@ type Health struct {
 
 func (x *Health) Reset() {
 	*x = Health{}
-	mi := &file_admin_v1_admin_proto_msgTypes[40]
+	mi := &file_admin_v1_admin_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2824,7 +2959,7 @@ func (x *Health) String() string {
 func (*Health) ProtoMessage() {}
 
 func (x *Health) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[40]
+	mi := &file_admin_v1_admin_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2837,7 +2972,7 @@ func (x *Health) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Health.ProtoReflect.Descriptor instead.
 func (*Health) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{40}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Health) GetChecks() []*HealthCheck {
@@ -2866,7 +3001,7 @@ type HealthCheck struct {
 
 func (x *HealthCheck) Reset() {
 	*x = HealthCheck{}
-	mi := &file_admin_v1_admin_proto_msgTypes[41]
+	mi := &file_admin_v1_admin_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2878,7 +3013,7 @@ func (x *HealthCheck) String() string {
 func (*HealthCheck) ProtoMessage() {}
 
 func (x *HealthCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[41]
+	mi := &file_admin_v1_admin_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2891,7 +3026,7 @@ func (x *HealthCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthCheck.ProtoReflect.Descriptor instead.
 func (*HealthCheck) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{41}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *HealthCheck) GetGroup() string {
@@ -2955,7 +3090,7 @@ type HealthChange struct {
 
 func (x *HealthChange) Reset() {
 	*x = HealthChange{}
-	mi := &file_admin_v1_admin_proto_msgTypes[42]
+	mi := &file_admin_v1_admin_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2967,7 +3102,7 @@ func (x *HealthChange) String() string {
 func (*HealthChange) ProtoMessage() {}
 
 func (x *HealthChange) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[42]
+	mi := &file_admin_v1_admin_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2980,7 +3115,7 @@ func (x *HealthChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthChange.ProtoReflect.Descriptor instead.
 func (*HealthChange) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{42}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *HealthChange) GetAt() *timestamppb.Timestamp {
@@ -3190,11 +3325,18 @@ const file_admin_v1_admin_proto_rawDesc = "" +
 	"\x04mesh\x18\x01 \x01(\tR\x04mesh\x12\x14\n" +
 	"\x05force\x18\x02 \x01(\bR\x05force\"(\n" +
 	"\x12GetRotationRequest\x12\x12\n" +
-	"\x04mesh\x18\x01 \x01(\tR\x04mesh\"\x85\x02\n" +
+	"\x04mesh\x18\x01 \x01(\tR\x04mesh\"H\n" +
+	"\x16RotateServingCARequest\x12\x14\n" +
+	"\x05force\x18\x01 \x01(\bR\x05force\x12\x18\n" +
+	"\aproceed\x18\x02 \x01(\bR\aproceed\"\x1b\n" +
+	"\x19GetServingRotationRequest\"\xe6\x02\n" +
 	"\bRotation\x121\n" +
 	"\x04step\x18\x01 \x01(\x0e2\x1d.sonde.admin.v1.Rotation.StepR\x04step\x121\n" +
 	"\awaiting\x18\x02 \x03(\v2\x17.sonde.admin.v1.WaitingR\awaiting\x12:\n" +
-	"\breplicas\x18\x03 \x03(\v2\x1e.sonde.admin.v1.WaitingReplicaR\breplicas\"W\n" +
+	"\breplicas\x18\x06 \x03(\v2\x1e.sonde.admin.v1.WaitingReplicaR\breplicas\x12\x16\n" +
+	"\x06others\x18\x03 \x03(\tR\x06others\x12\x16\n" +
+	"\x06paused\x18\x04 \x01(\bR\x06paused\x12/\n" +
+	"\x06missed\x18\x05 \x03(\v2\x17.sonde.admin.v1.WaitingR\x06missed\"W\n" +
 	"\x04Step\x12\x14\n" +
 	"\x10STEP_UNSPECIFIED\x10\x00\x12\b\n" +
 	"\x04IDLE\x10\x01\x12\x0e\n" +
@@ -3204,11 +3346,13 @@ const file_admin_v1_admin_proto_rawDesc = "" +
 	"\tTRUST_NEW\x10\x04\">\n" +
 	"\x0eWaitingReplica\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
-	"\amissing\x18\x02 \x01(\bR\amissing\"\x82\x01\n" +
+	"\amissing\x18\x02 \x01(\bR\amissing\"\xb2\x01\n" +
 	"\aWaiting\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06silent\x18\x02 \x01(\bR\x06silent\x12K\n" +
-	"\x13certificate_expires\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x12certificateExpires\"\x12\n" +
+	"\x13certificate_expires\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x12certificateExpires\x12\x12\n" +
+	"\x04mesh\x18\x04 \x01(\tR\x04mesh\x12\x1a\n" +
+	"\boutdated\x18\x05 \x01(\bR\boutdated\"\x12\n" +
 	"\x10GetHealthRequest\"=\n" +
 	"\x06Health\x123\n" +
 	"\x06checks\x18\x01 \x03(\v2\x1b.sonde.admin.v1.HealthCheckR\x06checks\"\xe1\x02\n" +
@@ -3229,7 +3373,8 @@ const file_admin_v1_admin_proto_rawDesc = "" +
 	"\fHealthChange\x12*\n" +
 	"\x02at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12:\n" +
 	"\x06status\x18\x02 \x01(\x0e2\".sonde.admin.v1.HealthCheck.StatusR\x06status\x12\x16\n" +
-	"\x06reason\x18\x03 \x01(\tR\x06reason2\xd3\b\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason2\x83\n" +
+	"\n" +
 	"\fAdminService\x12S\n" +
 	"\n" +
 	"ListMeshes\x12!.sonde.admin.v1.ListMeshesRequest\x1a\".sonde.admin.v1.ListMeshesResponse\x12_\n" +
@@ -3241,7 +3386,9 @@ const file_admin_v1_admin_proto_rawDesc = "" +
 	"\fInspectEnvoy\x12#.sonde.admin.v1.InspectEnvoyRequest\x1a .sonde.admin.v1.InspectEnvoyPart0\x01\x12w\n" +
 	"\x16GenerateDataplaneToken\x12-.sonde.admin.v1.GenerateDataplaneTokenRequest\x1a..sonde.admin.v1.GenerateDataplaneTokenResponse\x12E\n" +
 	"\bRotateCA\x12\x1f.sonde.admin.v1.RotateCARequest\x1a\x18.sonde.admin.v1.Rotation\x12K\n" +
-	"\vGetRotation\x12\".sonde.admin.v1.GetRotationRequest\x1a\x18.sonde.admin.v1.Rotation\x12_\n" +
+	"\vGetRotation\x12\".sonde.admin.v1.GetRotationRequest\x1a\x18.sonde.admin.v1.Rotation\x12S\n" +
+	"\x0fRotateServingCA\x12&.sonde.admin.v1.RotateServingCARequest\x1a\x18.sonde.admin.v1.Rotation\x12Y\n" +
+	"\x12GetServingRotation\x12).sonde.admin.v1.GetServingRotationRequest\x1a\x18.sonde.admin.v1.Rotation\x12_\n" +
 	"\x0eDrainDataplane\x12%.sonde.admin.v1.DrainDataplaneRequest\x1a&.sonde.admin.v1.DrainDataplaneResponse\x12E\n" +
 	"\tGetHealth\x12 .sonde.admin.v1.GetHealthRequest\x1a\x16.sonde.admin.v1.HealthB2Z0github.com/sonde-mesh/sonde/api/admin/v1;adminv1b\x06proto3"
 
@@ -3258,7 +3405,7 @@ func file_admin_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_admin_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
+var file_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
 var file_admin_v1_admin_proto_goTypes = []any{
 	(Endpoint_Health)(0),                   // 0: sonde.admin.v1.Endpoint.Health
 	(AgentState_Phase)(0),                  // 1: sonde.admin.v1.AgentState.Phase
@@ -3300,22 +3447,24 @@ var file_admin_v1_admin_proto_goTypes = []any{
 	(*GenerateDataplaneTokenResponse)(nil), // 37: sonde.admin.v1.GenerateDataplaneTokenResponse
 	(*RotateCARequest)(nil),                // 38: sonde.admin.v1.RotateCARequest
 	(*GetRotationRequest)(nil),             // 39: sonde.admin.v1.GetRotationRequest
-	(*Rotation)(nil),                       // 40: sonde.admin.v1.Rotation
-	(*WaitingReplica)(nil),                 // 41: sonde.admin.v1.WaitingReplica
-	(*Waiting)(nil),                        // 42: sonde.admin.v1.Waiting
-	(*GetHealthRequest)(nil),               // 43: sonde.admin.v1.GetHealthRequest
-	(*Health)(nil),                         // 44: sonde.admin.v1.Health
-	(*HealthCheck)(nil),                    // 45: sonde.admin.v1.HealthCheck
-	(*HealthChange)(nil),                   // 46: sonde.admin.v1.HealthChange
-	(*timestamppb.Timestamp)(nil),          // 47: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),            // 48: google.protobuf.Duration
+	(*RotateServingCARequest)(nil),         // 40: sonde.admin.v1.RotateServingCARequest
+	(*GetServingRotationRequest)(nil),      // 41: sonde.admin.v1.GetServingRotationRequest
+	(*Rotation)(nil),                       // 42: sonde.admin.v1.Rotation
+	(*WaitingReplica)(nil),                 // 43: sonde.admin.v1.WaitingReplica
+	(*Waiting)(nil),                        // 44: sonde.admin.v1.Waiting
+	(*GetHealthRequest)(nil),               // 45: sonde.admin.v1.GetHealthRequest
+	(*Health)(nil),                         // 46: sonde.admin.v1.Health
+	(*HealthCheck)(nil),                    // 47: sonde.admin.v1.HealthCheck
+	(*HealthChange)(nil),                   // 48: sonde.admin.v1.HealthChange
+	(*timestamppb.Timestamp)(nil),          // 49: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),            // 50: google.protobuf.Duration
 }
 var file_admin_v1_admin_proto_depIdxs = []int32{
 	6,  // 0: sonde.admin.v1.Tail.problems:type_name -> sonde.admin.v1.Problem
 	4,  // 1: sonde.admin.v1.ListMeshesRequest.filter:type_name -> sonde.admin.v1.Filter
 	11, // 2: sonde.admin.v1.ListMeshesResponse.meshes:type_name -> sonde.admin.v1.Mesh
 	5,  // 3: sonde.admin.v1.ListMeshesResponse.tail:type_name -> sonde.admin.v1.Tail
-	47, // 4: sonde.admin.v1.Mesh.ca_expires:type_name -> google.protobuf.Timestamp
+	49, // 4: sonde.admin.v1.Mesh.ca_expires:type_name -> google.protobuf.Timestamp
 	4,  // 5: sonde.admin.v1.ListDataplanesRequest.filter:type_name -> sonde.admin.v1.Filter
 	14, // 6: sonde.admin.v1.ListDataplanesResponse.dataplanes:type_name -> sonde.admin.v1.Dataplane
 	5,  // 7: sonde.admin.v1.ListDataplanesResponse.tail:type_name -> sonde.admin.v1.Tail
@@ -3330,7 +3479,7 @@ var file_admin_v1_admin_proto_depIdxs = []int32{
 	5,  // 16: sonde.admin.v1.ListMeshServicesResponse.tail:type_name -> sonde.admin.v1.Tail
 	22, // 17: sonde.admin.v1.MeshService.ports:type_name -> sonde.admin.v1.MeshServicePort
 	0,  // 18: sonde.admin.v1.Endpoint.health:type_name -> sonde.admin.v1.Endpoint.Health
-	47, // 19: sonde.admin.v1.Endpoint.agent_lost_since:type_name -> google.protobuf.Timestamp
+	49, // 19: sonde.admin.v1.Endpoint.agent_lost_since:type_name -> google.protobuf.Timestamp
 	4,  // 20: sonde.admin.v1.ListProxiesRequest.filter:type_name -> sonde.admin.v1.Filter
 	26, // 21: sonde.admin.v1.ListProxiesResponse.proxies:type_name -> sonde.admin.v1.Proxy
 	5,  // 22: sonde.admin.v1.ListProxiesResponse.tail:type_name -> sonde.admin.v1.Tail
@@ -3338,55 +3487,60 @@ var file_admin_v1_admin_proto_depIdxs = []int32{
 	29, // 24: sonde.admin.v1.Proxy.streams:type_name -> sonde.admin.v1.Stream
 	27, // 25: sonde.admin.v1.Proxy.agent_state:type_name -> sonde.admin.v1.AgentState
 	1,  // 26: sonde.admin.v1.AgentState.phase:type_name -> sonde.admin.v1.AgentState.Phase
-	47, // 27: sonde.admin.v1.AgentState.since:type_name -> google.protobuf.Timestamp
-	47, // 28: sonde.admin.v1.Agent.connected_since:type_name -> google.protobuf.Timestamp
-	47, // 29: sonde.admin.v1.Agent.certificate_expires:type_name -> google.protobuf.Timestamp
-	47, // 30: sonde.admin.v1.Stream.connected_since:type_name -> google.protobuf.Timestamp
+	49, // 27: sonde.admin.v1.AgentState.since:type_name -> google.protobuf.Timestamp
+	49, // 28: sonde.admin.v1.Agent.connected_since:type_name -> google.protobuf.Timestamp
+	49, // 29: sonde.admin.v1.Agent.certificate_expires:type_name -> google.protobuf.Timestamp
+	49, // 30: sonde.admin.v1.Stream.connected_since:type_name -> google.protobuf.Timestamp
 	30, // 31: sonde.admin.v1.Stream.types:type_name -> sonde.admin.v1.TypeStatus
 	31, // 32: sonde.admin.v1.TypeStatus.nacks:type_name -> sonde.admin.v1.Nack
-	47, // 33: sonde.admin.v1.Nack.at:type_name -> google.protobuf.Timestamp
-	48, // 34: sonde.admin.v1.GenerateDataplaneTokenRequest.valid_for:type_name -> google.protobuf.Duration
-	47, // 35: sonde.admin.v1.GenerateDataplaneTokenResponse.expires:type_name -> google.protobuf.Timestamp
+	49, // 33: sonde.admin.v1.Nack.at:type_name -> google.protobuf.Timestamp
+	50, // 34: sonde.admin.v1.GenerateDataplaneTokenRequest.valid_for:type_name -> google.protobuf.Duration
+	49, // 35: sonde.admin.v1.GenerateDataplaneTokenResponse.expires:type_name -> google.protobuf.Timestamp
 	2,  // 36: sonde.admin.v1.Rotation.step:type_name -> sonde.admin.v1.Rotation.Step
-	42, // 37: sonde.admin.v1.Rotation.waiting:type_name -> sonde.admin.v1.Waiting
-	41, // 38: sonde.admin.v1.Rotation.replicas:type_name -> sonde.admin.v1.WaitingReplica
-	47, // 39: sonde.admin.v1.Waiting.certificate_expires:type_name -> google.protobuf.Timestamp
-	45, // 40: sonde.admin.v1.Health.checks:type_name -> sonde.admin.v1.HealthCheck
-	3,  // 41: sonde.admin.v1.HealthCheck.status:type_name -> sonde.admin.v1.HealthCheck.Status
-	47, // 42: sonde.admin.v1.HealthCheck.at:type_name -> google.protobuf.Timestamp
-	48, // 43: sonde.admin.v1.HealthCheck.took:type_name -> google.protobuf.Duration
-	46, // 44: sonde.admin.v1.HealthCheck.changes:type_name -> sonde.admin.v1.HealthChange
-	47, // 45: sonde.admin.v1.HealthChange.at:type_name -> google.protobuf.Timestamp
-	3,  // 46: sonde.admin.v1.HealthChange.status:type_name -> sonde.admin.v1.HealthCheck.Status
-	9,  // 47: sonde.admin.v1.AdminService.ListMeshes:input_type -> sonde.admin.v1.ListMeshesRequest
-	12, // 48: sonde.admin.v1.AdminService.ListDataplanes:input_type -> sonde.admin.v1.ListDataplanesRequest
-	16, // 49: sonde.admin.v1.AdminService.ListServices:input_type -> sonde.admin.v1.ListServicesRequest
-	19, // 50: sonde.admin.v1.AdminService.ListMeshServices:input_type -> sonde.admin.v1.ListMeshServicesRequest
-	24, // 51: sonde.admin.v1.AdminService.ListProxies:input_type -> sonde.admin.v1.ListProxiesRequest
-	32, // 52: sonde.admin.v1.AdminService.InspectDataplane:input_type -> sonde.admin.v1.InspectDataplaneRequest
-	34, // 53: sonde.admin.v1.AdminService.InspectEnvoy:input_type -> sonde.admin.v1.InspectEnvoyRequest
-	36, // 54: sonde.admin.v1.AdminService.GenerateDataplaneToken:input_type -> sonde.admin.v1.GenerateDataplaneTokenRequest
-	38, // 55: sonde.admin.v1.AdminService.RotateCA:input_type -> sonde.admin.v1.RotateCARequest
-	39, // 56: sonde.admin.v1.AdminService.GetRotation:input_type -> sonde.admin.v1.GetRotationRequest
-	7,  // 57: sonde.admin.v1.AdminService.DrainDataplane:input_type -> sonde.admin.v1.DrainDataplaneRequest
-	43, // 58: sonde.admin.v1.AdminService.GetHealth:input_type -> sonde.admin.v1.GetHealthRequest
-	10, // 59: sonde.admin.v1.AdminService.ListMeshes:output_type -> sonde.admin.v1.ListMeshesResponse
-	13, // 60: sonde.admin.v1.AdminService.ListDataplanes:output_type -> sonde.admin.v1.ListDataplanesResponse
-	17, // 61: sonde.admin.v1.AdminService.ListServices:output_type -> sonde.admin.v1.ListServicesResponse
-	20, // 62: sonde.admin.v1.AdminService.ListMeshServices:output_type -> sonde.admin.v1.ListMeshServicesResponse
-	25, // 63: sonde.admin.v1.AdminService.ListProxies:output_type -> sonde.admin.v1.ListProxiesResponse
-	33, // 64: sonde.admin.v1.AdminService.InspectDataplane:output_type -> sonde.admin.v1.InspectDataplaneResponse
-	35, // 65: sonde.admin.v1.AdminService.InspectEnvoy:output_type -> sonde.admin.v1.InspectEnvoyPart
-	37, // 66: sonde.admin.v1.AdminService.GenerateDataplaneToken:output_type -> sonde.admin.v1.GenerateDataplaneTokenResponse
-	40, // 67: sonde.admin.v1.AdminService.RotateCA:output_type -> sonde.admin.v1.Rotation
-	40, // 68: sonde.admin.v1.AdminService.GetRotation:output_type -> sonde.admin.v1.Rotation
-	8,  // 69: sonde.admin.v1.AdminService.DrainDataplane:output_type -> sonde.admin.v1.DrainDataplaneResponse
-	44, // 70: sonde.admin.v1.AdminService.GetHealth:output_type -> sonde.admin.v1.Health
-	59, // [59:71] is the sub-list for method output_type
-	47, // [47:59] is the sub-list for method input_type
-	47, // [47:47] is the sub-list for extension type_name
-	47, // [47:47] is the sub-list for extension extendee
-	0,  // [0:47] is the sub-list for field type_name
+	44, // 37: sonde.admin.v1.Rotation.waiting:type_name -> sonde.admin.v1.Waiting
+	43, // 38: sonde.admin.v1.Rotation.replicas:type_name -> sonde.admin.v1.WaitingReplica
+	44, // 39: sonde.admin.v1.Rotation.missed:type_name -> sonde.admin.v1.Waiting
+	49, // 40: sonde.admin.v1.Waiting.certificate_expires:type_name -> google.protobuf.Timestamp
+	47, // 41: sonde.admin.v1.Health.checks:type_name -> sonde.admin.v1.HealthCheck
+	3,  // 42: sonde.admin.v1.HealthCheck.status:type_name -> sonde.admin.v1.HealthCheck.Status
+	49, // 43: sonde.admin.v1.HealthCheck.at:type_name -> google.protobuf.Timestamp
+	50, // 44: sonde.admin.v1.HealthCheck.took:type_name -> google.protobuf.Duration
+	48, // 45: sonde.admin.v1.HealthCheck.changes:type_name -> sonde.admin.v1.HealthChange
+	49, // 46: sonde.admin.v1.HealthChange.at:type_name -> google.protobuf.Timestamp
+	3,  // 47: sonde.admin.v1.HealthChange.status:type_name -> sonde.admin.v1.HealthCheck.Status
+	9,  // 48: sonde.admin.v1.AdminService.ListMeshes:input_type -> sonde.admin.v1.ListMeshesRequest
+	12, // 49: sonde.admin.v1.AdminService.ListDataplanes:input_type -> sonde.admin.v1.ListDataplanesRequest
+	16, // 50: sonde.admin.v1.AdminService.ListServices:input_type -> sonde.admin.v1.ListServicesRequest
+	19, // 51: sonde.admin.v1.AdminService.ListMeshServices:input_type -> sonde.admin.v1.ListMeshServicesRequest
+	24, // 52: sonde.admin.v1.AdminService.ListProxies:input_type -> sonde.admin.v1.ListProxiesRequest
+	32, // 53: sonde.admin.v1.AdminService.InspectDataplane:input_type -> sonde.admin.v1.InspectDataplaneRequest
+	34, // 54: sonde.admin.v1.AdminService.InspectEnvoy:input_type -> sonde.admin.v1.InspectEnvoyRequest
+	36, // 55: sonde.admin.v1.AdminService.GenerateDataplaneToken:input_type -> sonde.admin.v1.GenerateDataplaneTokenRequest
+	38, // 56: sonde.admin.v1.AdminService.RotateCA:input_type -> sonde.admin.v1.RotateCARequest
+	39, // 57: sonde.admin.v1.AdminService.GetRotation:input_type -> sonde.admin.v1.GetRotationRequest
+	40, // 58: sonde.admin.v1.AdminService.RotateServingCA:input_type -> sonde.admin.v1.RotateServingCARequest
+	41, // 59: sonde.admin.v1.AdminService.GetServingRotation:input_type -> sonde.admin.v1.GetServingRotationRequest
+	7,  // 60: sonde.admin.v1.AdminService.DrainDataplane:input_type -> sonde.admin.v1.DrainDataplaneRequest
+	45, // 61: sonde.admin.v1.AdminService.GetHealth:input_type -> sonde.admin.v1.GetHealthRequest
+	10, // 62: sonde.admin.v1.AdminService.ListMeshes:output_type -> sonde.admin.v1.ListMeshesResponse
+	13, // 63: sonde.admin.v1.AdminService.ListDataplanes:output_type -> sonde.admin.v1.ListDataplanesResponse
+	17, // 64: sonde.admin.v1.AdminService.ListServices:output_type -> sonde.admin.v1.ListServicesResponse
+	20, // 65: sonde.admin.v1.AdminService.ListMeshServices:output_type -> sonde.admin.v1.ListMeshServicesResponse
+	25, // 66: sonde.admin.v1.AdminService.ListProxies:output_type -> sonde.admin.v1.ListProxiesResponse
+	33, // 67: sonde.admin.v1.AdminService.InspectDataplane:output_type -> sonde.admin.v1.InspectDataplaneResponse
+	35, // 68: sonde.admin.v1.AdminService.InspectEnvoy:output_type -> sonde.admin.v1.InspectEnvoyPart
+	37, // 69: sonde.admin.v1.AdminService.GenerateDataplaneToken:output_type -> sonde.admin.v1.GenerateDataplaneTokenResponse
+	42, // 70: sonde.admin.v1.AdminService.RotateCA:output_type -> sonde.admin.v1.Rotation
+	42, // 71: sonde.admin.v1.AdminService.GetRotation:output_type -> sonde.admin.v1.Rotation
+	42, // 72: sonde.admin.v1.AdminService.RotateServingCA:output_type -> sonde.admin.v1.Rotation
+	42, // 73: sonde.admin.v1.AdminService.GetServingRotation:output_type -> sonde.admin.v1.Rotation
+	8,  // 74: sonde.admin.v1.AdminService.DrainDataplane:output_type -> sonde.admin.v1.DrainDataplaneResponse
+	46, // 75: sonde.admin.v1.AdminService.GetHealth:output_type -> sonde.admin.v1.Health
+	62, // [62:76] is the sub-list for method output_type
+	48, // [48:62] is the sub-list for method input_type
+	48, // [48:48] is the sub-list for extension type_name
+	48, // [48:48] is the sub-list for extension extendee
+	0,  // [0:48] is the sub-list for field type_name
 }
 
 func init() { file_admin_v1_admin_proto_init() }
@@ -3400,7 +3554,7 @@ func file_admin_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_admin_v1_admin_proto_rawDesc), len(file_admin_v1_admin_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   43,
+			NumMessages:   45,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -31,6 +31,8 @@ const (
 	AdminService_GenerateDataplaneToken_FullMethodName = "/sonde.admin.v1.AdminService/GenerateDataplaneToken"
 	AdminService_RotateCA_FullMethodName               = "/sonde.admin.v1.AdminService/RotateCA"
 	AdminService_GetRotation_FullMethodName            = "/sonde.admin.v1.AdminService/GetRotation"
+	AdminService_RotateServingCA_FullMethodName        = "/sonde.admin.v1.AdminService/RotateServingCA"
+	AdminService_GetServingRotation_FullMethodName     = "/sonde.admin.v1.AdminService/GetServingRotation"
 	AdminService_DrainDataplane_FullMethodName         = "/sonde.admin.v1.AdminService/DrainDataplane"
 	AdminService_GetHealth_FullMethodName              = "/sonde.admin.v1.AdminService/GetHealth"
 )
@@ -62,6 +64,10 @@ type AdminServiceClient interface {
 	RotateCA(ctx context.Context, in *RotateCARequest, opts ...grpc.CallOption) (*Rotation, error)
 	// GetRotation says how far the rotation is. It changes nothing.
 	GetRotation(ctx context.Context, in *GetRotationRequest, opts ...grpc.CallOption) (*Rotation, error)
+	// RotateServingCA starts the rotation of the CA that signs the control plane's own certificate, or goes on with the one that is under way.
+	RotateServingCA(ctx context.Context, in *RotateServingCARequest, opts ...grpc.CallOption) (*Rotation, error)
+	// GetServingRotation says how far that rotation is. It changes nothing.
+	GetServingRotation(ctx context.Context, in *GetServingRotationRequest, opts ...grpc.CallOption) (*Rotation, error)
 	// DrainDataplane keeps new traffic from a proxy, or lets it have it again. FAILED_PRECONDITION: the proxy is that of a pod, or the control plane
 	// reads Kubernetes.
 	DrainDataplane(ctx context.Context, in *DrainDataplaneRequest, opts ...grpc.CallOption) (*DrainDataplaneResponse, error)
@@ -187,6 +193,26 @@ func (c *adminServiceClient) GetRotation(ctx context.Context, in *GetRotationReq
 	return out, nil
 }
 
+func (c *adminServiceClient) RotateServingCA(ctx context.Context, in *RotateServingCARequest, opts ...grpc.CallOption) (*Rotation, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Rotation)
+	err := c.cc.Invoke(ctx, AdminService_RotateServingCA_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) GetServingRotation(ctx context.Context, in *GetServingRotationRequest, opts ...grpc.CallOption) (*Rotation, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Rotation)
+	err := c.cc.Invoke(ctx, AdminService_GetServingRotation_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *adminServiceClient) DrainDataplane(ctx context.Context, in *DrainDataplaneRequest, opts ...grpc.CallOption) (*DrainDataplaneResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(DrainDataplaneResponse)
@@ -234,6 +260,10 @@ type AdminServiceServer interface {
 	RotateCA(context.Context, *RotateCARequest) (*Rotation, error)
 	// GetRotation says how far the rotation is. It changes nothing.
 	GetRotation(context.Context, *GetRotationRequest) (*Rotation, error)
+	// RotateServingCA starts the rotation of the CA that signs the control plane's own certificate, or goes on with the one that is under way.
+	RotateServingCA(context.Context, *RotateServingCARequest) (*Rotation, error)
+	// GetServingRotation says how far that rotation is. It changes nothing.
+	GetServingRotation(context.Context, *GetServingRotationRequest) (*Rotation, error)
 	// DrainDataplane keeps new traffic from a proxy, or lets it have it again. FAILED_PRECONDITION: the proxy is that of a pod, or the control plane
 	// reads Kubernetes.
 	DrainDataplane(context.Context, *DrainDataplaneRequest) (*DrainDataplaneResponse, error)
@@ -279,6 +309,12 @@ func (UnimplementedAdminServiceServer) RotateCA(context.Context, *RotateCAReques
 }
 func (UnimplementedAdminServiceServer) GetRotation(context.Context, *GetRotationRequest) (*Rotation, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetRotation not implemented")
+}
+func (UnimplementedAdminServiceServer) RotateServingCA(context.Context, *RotateServingCARequest) (*Rotation, error) {
+	return nil, status.Error(codes.Unimplemented, "method RotateServingCA not implemented")
+}
+func (UnimplementedAdminServiceServer) GetServingRotation(context.Context, *GetServingRotationRequest) (*Rotation, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetServingRotation not implemented")
 }
 func (UnimplementedAdminServiceServer) DrainDataplane(context.Context, *DrainDataplaneRequest) (*DrainDataplaneResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method DrainDataplane not implemented")
@@ -480,6 +516,42 @@ func _AdminService_GetRotation_Handler(srv interface{}, ctx context.Context, dec
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_RotateServingCA_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RotateServingCARequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).RotateServingCA(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_RotateServingCA_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).RotateServingCA(ctx, req.(*RotateServingCARequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_GetServingRotation_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetServingRotationRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).GetServingRotation(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_GetServingRotation_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).GetServingRotation(ctx, req.(*GetServingRotationRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _AdminService_DrainDataplane_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(DrainDataplaneRequest)
 	if err := dec(in); err != nil {
@@ -558,6 +630,14 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetRotation",
 			Handler:    _AdminService_GetRotation_Handler,
+		},
+		{
+			MethodName: "RotateServingCA",
+			Handler:    _AdminService_RotateServingCA_Handler,
+		},
+		{
+			MethodName: "GetServingRotation",
+			Handler:    _AdminService_GetServingRotation_Handler,
 		},
 		{
 			MethodName: "DrainDataplane",

@@ -96,7 +96,9 @@ type JoinRequest struct {
 	// limit of an injected sidecar, if it is 0.
 	MemoryBytes uint64 `protobuf:"varint,8,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
 	// As in Hello.
-	Instance      string `protobuf:"bytes,9,opt,name=instance,proto3" json:"instance,omitempty"`
+	Instance string `protobuf:"bytes,9,opt,name=instance,proto3" json:"instance,omitempty"`
+	// As in Hello. With "serving-ca" Envoy's bootstrap has the agent's file of the control plane's CAs, not what they are now.
+	Features      []string `protobuf:"bytes,10,rep,name=features,proto3" json:"features,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -192,6 +194,13 @@ func (x *JoinRequest) GetInstance() string {
 		return x.Instance
 	}
 	return ""
+}
+
+func (x *JoinRequest) GetFeatures() []string {
+	if x != nil {
+		return x.Features
+	}
+	return nil
 }
 
 type JoinResponse struct {
@@ -389,7 +398,7 @@ func (x *Identity) GetBundle() *Bundle {
 	return nil
 }
 
-// Bundle is what a mesh trusts.
+// Bundle is what a mesh trusts, or what clients of the control plane trust.
 type Bundle struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Content hash of the roots: agents report it.
@@ -464,9 +473,12 @@ type InUse struct {
 	LeafCa       string                 `protobuf:"bytes,3,opt,name=leaf_ca,json=leafCa,proto3" json:"leaf_ca,omitempty"`
 	LeafNotAfter *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=leaf_not_after,json=leafNotAfter,proto3" json:"leaf_not_after,omitempty"`
 	// Of the bundle.
-	BundleEpoch   int64 `protobuf:"varint,5,opt,name=bundle_epoch,json=bundleEpoch,proto3" json:"bundle_epoch,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	BundleEpoch int64 `protobuf:"varint,5,opt,name=bundle_epoch,json=bundleEpoch,proto3" json:"bundle_epoch,omitempty"`
+	// ID and epoch of the last ServingCA that the agent has taken, empty and 0 before the first.
+	ServingCaId    string `protobuf:"bytes,6,opt,name=serving_ca_id,json=servingCaId,proto3" json:"serving_ca_id,omitempty"`
+	ServingCaEpoch int64  `protobuf:"varint,7,opt,name=serving_ca_epoch,json=servingCaEpoch,proto3" json:"serving_ca_epoch,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *InUse) Reset() {
@@ -530,6 +542,20 @@ func (x *InUse) GetLeafNotAfter() *timestamppb.Timestamp {
 func (x *InUse) GetBundleEpoch() int64 {
 	if x != nil {
 		return x.BundleEpoch
+	}
+	return 0
+}
+
+func (x *InUse) GetServingCaId() string {
+	if x != nil {
+		return x.ServingCaId
+	}
+	return ""
+}
+
+func (x *InUse) GetServingCaEpoch() int64 {
+	if x != nil {
+		return x.ServingCaEpoch
 	}
 	return 0
 }
@@ -1252,6 +1278,7 @@ type ControlMessage struct {
 	//	*ControlMessage_Ping
 	//	*ControlMessage_Duplicate
 	//	*ControlMessage_Endpoints
+	//	*ControlMessage_ServingCa
 	Message       isControlMessage_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1402,6 +1429,15 @@ func (x *ControlMessage) GetEndpoints() *Endpoints {
 	return nil
 }
 
+func (x *ControlMessage) GetServingCa() *Bundle {
+	if x != nil {
+		if x, ok := x.Message.(*ControlMessage_ServingCa); ok {
+			return x.ServingCa
+		}
+	}
+	return nil
+}
+
 type isControlMessage_Message interface {
 	isControlMessage_Message()
 }
@@ -1469,6 +1505,12 @@ type ControlMessage_Endpoints struct {
 	Endpoints *Endpoints `protobuf:"bytes,15,opt,name=endpoints,proto3,oneof"`
 }
 
+type ControlMessage_ServingCa struct {
+	// Sent to agents with the feature "serving-ca" that use another one: the CAs by which the certificate of the control plane is verified from
+	// now on. The agent keeps it for its next start, puts it in place for itself and for Envoy, then reports InUse.
+	ServingCa *Bundle `protobuf:"bytes,16,opt,name=serving_ca,json=servingCa,proto3,oneof"`
+}
+
 func (*ControlMessage_Welcome) isControlMessage_Message() {}
 
 func (*ControlMessage_Bundle) isControlMessage_Message() {}
@@ -1492,6 +1534,8 @@ func (*ControlMessage_Ping) isControlMessage_Message() {}
 func (*ControlMessage_Duplicate) isControlMessage_Message() {}
 
 func (*ControlMessage_Endpoints) isControlMessage_Message() {}
+
+func (*ControlMessage_ServingCa) isControlMessage_Message() {}
 
 // Endpoints says whether other proxies know that the endpoints of this one are ready. Those that the Dataplane itself says are not ready do not
 // count, and neither do those of pods, which wait for the kubelet.
@@ -2673,7 +2717,7 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\x14agent/v1/agent.proto\x12\x0esonde.agent.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"5\n" +
 	"\aVersion\x12\x14\n" +
 	"\x05sonde\x18\x01 \x01(\tR\x05sonde\x12\x14\n" +
-	"\x05envoy\x18\x02 \x01(\tR\x05envoy\"\xbd\x02\n" +
+	"\x05envoy\x18\x02 \x01(\tR\x05envoy\"\xd9\x02\n" +
 	"\vJoinRequest\x12\x12\n" +
 	"\x04mesh\x18\x01 \x01(\tR\x04mesh\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
@@ -2684,7 +2728,9 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\n" +
 	"drain_time\x18\a \x01(\v2\x19.google.protobuf.DurationR\tdrainTime\x12!\n" +
 	"\fmemory_bytes\x18\b \x01(\x04R\vmemoryBytes\x12\x1a\n" +
-	"\binstance\x18\t \x01(\tR\binstance\"b\n" +
+	"\binstance\x18\t \x01(\tR\binstance\x12\x1a\n" +
+	"\bfeatures\x18\n" +
+	" \x03(\tR\bfeatures\"b\n" +
 	"\fJoinResponse\x124\n" +
 	"\bidentity\x18\x01 \x01(\v2\x18.sonde.agent.v1.IdentityR\bidentity\x12\x1c\n" +
 	"\tbootstrap\x18\x02 \x01(\fR\tbootstrap\" \n" +
@@ -2698,14 +2744,16 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\x06Bundle\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05roots\x18\x02 \x03(\fR\x05roots\x12\x14\n" +
-	"\x05epoch\x18\x03 \x01(\x03R\x05epoch\"\xc3\x01\n" +
+	"\x05epoch\x18\x03 \x01(\x03R\x05epoch\"\x91\x02\n" +
 	"\x05InUse\x12\x1b\n" +
 	"\tbundle_id\x18\x01 \x01(\tR\bbundleId\x12\x1f\n" +
 	"\vleaf_serial\x18\x02 \x01(\tR\n" +
 	"leafSerial\x12\x17\n" +
 	"\aleaf_ca\x18\x03 \x01(\tR\x06leafCa\x12@\n" +
 	"\x0eleaf_not_after\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\fleafNotAfter\x12!\n" +
-	"\fbundle_epoch\x18\x05 \x01(\x03R\vbundleEpoch\"\xd3\x03\n" +
+	"\fbundle_epoch\x18\x05 \x01(\x03R\vbundleEpoch\x12\"\n" +
+	"\rserving_ca_id\x18\x06 \x01(\tR\vservingCaId\x12(\n" +
+	"\x10serving_ca_epoch\x18\a \x01(\x03R\x0eservingCaEpoch\"\xd3\x03\n" +
 	"\fAgentMessage\x12-\n" +
 	"\x05hello\x18\x01 \x01(\v2\x15.sonde.agent.v1.HelloH\x00R\x05hello\x126\n" +
 	"\bdraining\x18\x02 \x01(\v2\x18.sonde.agent.v1.DrainingH\x00R\bdraining\x12.\n" +
@@ -2750,7 +2798,7 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\x05count\x18\x02 \x01(\x03R\x05count\"\x06\n" +
 	"\x04Pong\"\n" +
 	"\n" +
-	"\bDraining\"\xc5\x05\n" +
+	"\bDraining\"\xfe\x05\n" +
 	"\x0eControlMessage\x123\n" +
 	"\awelcome\x18\x01 \x01(\v2\x17.sonde.agent.v1.WelcomeH\x00R\awelcome\x120\n" +
 	"\x06bundle\x18\x02 \x01(\v2\x16.sonde.agent.v1.BundleH\x00R\x06bundle\x127\n" +
@@ -2765,7 +2813,9 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\x0eservice_probes\x18\f \x01(\v2\x1d.sonde.agent.v1.ServiceProbesH\x00R\rserviceProbes\x12*\n" +
 	"\x04ping\x18\r \x01(\v2\x14.sonde.agent.v1.PingH\x00R\x04ping\x129\n" +
 	"\tduplicate\x18\x0e \x01(\v2\x19.sonde.agent.v1.DuplicateH\x00R\tduplicate\x129\n" +
-	"\tendpoints\x18\x0f \x01(\v2\x19.sonde.agent.v1.EndpointsH\x00R\tendpointsB\t\n" +
+	"\tendpoints\x18\x0f \x01(\v2\x19.sonde.agent.v1.EndpointsH\x00R\tendpoints\x127\n" +
+	"\n" +
+	"serving_ca\x18\x10 \x01(\v2\x16.sonde.agent.v1.BundleH\x00R\tservingCaB\t\n" +
 	"\amessage\"9\n" +
 	"\tEndpoints\x12\x14\n" +
 	"\x05ready\x18\x01 \x01(\bR\x05ready\x12\x16\n" +
@@ -2935,29 +2985,30 @@ var file_agent_v1_agent_proto_depIdxs = []int32{
 	24, // 29: sonde.agent.v1.ControlMessage.ping:type_name -> sonde.agent.v1.Ping
 	25, // 30: sonde.agent.v1.ControlMessage.duplicate:type_name -> sonde.agent.v1.Duplicate
 	19, // 31: sonde.agent.v1.ControlMessage.endpoints:type_name -> sonde.agent.v1.Endpoints
-	21, // 32: sonde.agent.v1.ServiceProbes.probes:type_name -> sonde.agent.v1.ServiceProbe
-	35, // 33: sonde.agent.v1.ServiceProbe.http_get:type_name -> sonde.agent.v1.ServiceProbe.HTTPGet
-	37, // 34: sonde.agent.v1.ServiceProbe.tcp_socket:type_name -> sonde.agent.v1.ServiceProbe.TCPSocket
-	38, // 35: sonde.agent.v1.ServiceProbe.grpc:type_name -> sonde.agent.v1.ServiceProbe.GRPC
-	39, // 36: sonde.agent.v1.ServiceProbe.period:type_name -> google.protobuf.Duration
-	39, // 37: sonde.agent.v1.ServiceProbe.timeout:type_name -> google.protobuf.Duration
-	0,  // 38: sonde.agent.v1.Welcome.version:type_name -> sonde.agent.v1.Version
-	31, // 39: sonde.agent.v1.Probes.ports:type_name -> sonde.agent.v1.ProbePort
-	30, // 40: sonde.agent.v1.Probes.paths:type_name -> sonde.agent.v1.ProbePath
-	36, // 41: sonde.agent.v1.ServiceProbe.HTTPGet.headers:type_name -> sonde.agent.v1.ServiceProbe.Header
-	1,  // 42: sonde.agent.v1.AgentService.Join:input_type -> sonde.agent.v1.JoinRequest
-	3,  // 43: sonde.agent.v1.AgentService.Renew:input_type -> sonde.agent.v1.RenewRequest
-	8,  // 44: sonde.agent.v1.AgentService.Session:input_type -> sonde.agent.v1.AgentMessage
-	33, // 45: sonde.agent.v1.AgentService.Answer:input_type -> sonde.agent.v1.AnswerPart
-	2,  // 46: sonde.agent.v1.AgentService.Join:output_type -> sonde.agent.v1.JoinResponse
-	4,  // 47: sonde.agent.v1.AgentService.Renew:output_type -> sonde.agent.v1.RenewResponse
-	18, // 48: sonde.agent.v1.AgentService.Session:output_type -> sonde.agent.v1.ControlMessage
-	34, // 49: sonde.agent.v1.AgentService.Answer:output_type -> sonde.agent.v1.AnswerReceipt
-	46, // [46:50] is the sub-list for method output_type
-	42, // [42:46] is the sub-list for method input_type
-	42, // [42:42] is the sub-list for extension type_name
-	42, // [42:42] is the sub-list for extension extendee
-	0,  // [0:42] is the sub-list for field type_name
+	6,  // 32: sonde.agent.v1.ControlMessage.serving_ca:type_name -> sonde.agent.v1.Bundle
+	21, // 33: sonde.agent.v1.ServiceProbes.probes:type_name -> sonde.agent.v1.ServiceProbe
+	35, // 34: sonde.agent.v1.ServiceProbe.http_get:type_name -> sonde.agent.v1.ServiceProbe.HTTPGet
+	37, // 35: sonde.agent.v1.ServiceProbe.tcp_socket:type_name -> sonde.agent.v1.ServiceProbe.TCPSocket
+	38, // 36: sonde.agent.v1.ServiceProbe.grpc:type_name -> sonde.agent.v1.ServiceProbe.GRPC
+	39, // 37: sonde.agent.v1.ServiceProbe.period:type_name -> google.protobuf.Duration
+	39, // 38: sonde.agent.v1.ServiceProbe.timeout:type_name -> google.protobuf.Duration
+	0,  // 39: sonde.agent.v1.Welcome.version:type_name -> sonde.agent.v1.Version
+	31, // 40: sonde.agent.v1.Probes.ports:type_name -> sonde.agent.v1.ProbePort
+	30, // 41: sonde.agent.v1.Probes.paths:type_name -> sonde.agent.v1.ProbePath
+	36, // 42: sonde.agent.v1.ServiceProbe.HTTPGet.headers:type_name -> sonde.agent.v1.ServiceProbe.Header
+	1,  // 43: sonde.agent.v1.AgentService.Join:input_type -> sonde.agent.v1.JoinRequest
+	3,  // 44: sonde.agent.v1.AgentService.Renew:input_type -> sonde.agent.v1.RenewRequest
+	8,  // 45: sonde.agent.v1.AgentService.Session:input_type -> sonde.agent.v1.AgentMessage
+	33, // 46: sonde.agent.v1.AgentService.Answer:input_type -> sonde.agent.v1.AnswerPart
+	2,  // 47: sonde.agent.v1.AgentService.Join:output_type -> sonde.agent.v1.JoinResponse
+	4,  // 48: sonde.agent.v1.AgentService.Renew:output_type -> sonde.agent.v1.RenewResponse
+	18, // 49: sonde.agent.v1.AgentService.Session:output_type -> sonde.agent.v1.ControlMessage
+	34, // 50: sonde.agent.v1.AgentService.Answer:output_type -> sonde.agent.v1.AnswerReceipt
+	47, // [47:51] is the sub-list for method output_type
+	43, // [43:47] is the sub-list for method input_type
+	43, // [43:43] is the sub-list for extension type_name
+	43, // [43:43] is the sub-list for extension extendee
+	0,  // [0:43] is the sub-list for field type_name
 }
 
 func init() { file_agent_v1_agent_proto_init() }
@@ -2988,6 +3039,7 @@ func file_agent_v1_agent_proto_init() {
 		(*ControlMessage_Ping)(nil),
 		(*ControlMessage_Duplicate)(nil),
 		(*ControlMessage_Endpoints)(nil),
+		(*ControlMessage_ServingCa)(nil),
 	}
 	file_agent_v1_agent_proto_msgTypes[21].OneofWrappers = []any{
 		(*ServiceProbe_HttpGet)(nil),

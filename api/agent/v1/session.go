@@ -15,6 +15,8 @@ const (
 	FeatureServiceProbes = "service-probes"
 	// FeatureEndpoints: a control plane sends Endpoints, an agent reads them.
 	FeatureEndpoints = "endpoints"
+	// FeatureServingCA: an agent reads ServingCA, and its Envoy the file with it. In JoinRequest, too.
+	FeatureServingCA = "serving-ca"
 	// FeatureQueries, FeaturePong: an agent answers Query, Ping.
 	FeatureQueries = "queries"
 	FeaturePong    = "pong"

@@ -335,7 +335,9 @@ func (*SnapshotEnd) Descriptor() ([]byte, []int) {
 type Replica struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// At most 1000.
-	Authorities   []*Authority `protobuf:"bytes,1,rep,name=authorities,proto3" json:"authorities,omitempty"`
+	Authorities []*Authority `protobuf:"bytes,1,rep,name=authorities,proto3" json:"authorities,omitempty"`
+	// The CA of the control plane, whose mesh is empty.
+	ServingCa     *Authority `protobuf:"bytes,2,opt,name=serving_ca,json=servingCa,proto3" json:"serving_ca,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -373,6 +375,13 @@ func (*Replica) Descriptor() ([]byte, []int) {
 func (x *Replica) GetAuthorities() []*Authority {
 	if x != nil {
 		return x.Authorities
+	}
+	return nil
+}
+
+func (x *Replica) GetServingCa() *Authority {
+	if x != nil {
+		return x.ServingCa
 	}
 	return nil
 }
@@ -747,15 +756,17 @@ type Session struct {
 	// When it has ended.
 	Ended *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=ended,proto3" json:"ended,omitempty"`
 	// The process of the agent, as in its Hello, and where it calls from.
-	Process       string   `protobuf:"bytes,5,opt,name=process,proto3" json:"process,omitempty"`
-	Address       string   `protobuf:"bytes,6,opt,name=address,proto3" json:"address,omitempty"`
-	Version       string   `protobuf:"bytes,7,opt,name=version,proto3" json:"version,omitempty"`
-	EnvoyVersion  string   `protobuf:"bytes,8,opt,name=envoy_version,json=envoyVersion,proto3" json:"envoy_version,omitempty"`
-	Features      []string `protobuf:"bytes,9,rep,name=features,proto3" json:"features,omitempty"`
-	Draining      bool     `protobuf:"varint,10,opt,name=draining,proto3" json:"draining,omitempty"`
-	EnvoyDown     string   `protobuf:"bytes,11,opt,name=envoy_down,json=envoyDown,proto3" json:"envoy_down,omitempty"`
-	BundleId      string   `protobuf:"bytes,12,opt,name=bundle_id,json=bundleId,proto3" json:"bundle_id,omitempty"`
-	BundleEpoch   int64    `protobuf:"varint,13,opt,name=bundle_epoch,json=bundleEpoch,proto3" json:"bundle_epoch,omitempty"`
+	Process      string   `protobuf:"bytes,5,opt,name=process,proto3" json:"process,omitempty"`
+	Address      string   `protobuf:"bytes,6,opt,name=address,proto3" json:"address,omitempty"`
+	Version      string   `protobuf:"bytes,7,opt,name=version,proto3" json:"version,omitempty"`
+	EnvoyVersion string   `protobuf:"bytes,8,opt,name=envoy_version,json=envoyVersion,proto3" json:"envoy_version,omitempty"`
+	Features     []string `protobuf:"bytes,9,rep,name=features,proto3" json:"features,omitempty"`
+	Draining     bool     `protobuf:"varint,10,opt,name=draining,proto3" json:"draining,omitempty"`
+	EnvoyDown    string   `protobuf:"bytes,11,opt,name=envoy_down,json=envoyDown,proto3" json:"envoy_down,omitempty"`
+	BundleId     string   `protobuf:"bytes,12,opt,name=bundle_id,json=bundleId,proto3" json:"bundle_id,omitempty"`
+	BundleEpoch  int64    `protobuf:"varint,13,opt,name=bundle_epoch,json=bundleEpoch,proto3" json:"bundle_epoch,omitempty"`
+	// As in sonde.agent.v1.InUse.
+	ServingCaId   string `protobuf:"bytes,14,opt,name=serving_ca_id,json=servingCaId,proto3" json:"serving_ca_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -879,6 +890,13 @@ func (x *Session) GetBundleEpoch() int64 {
 		return x.BundleEpoch
 	}
 	return 0
+}
+
+func (x *Session) GetServingCaId() string {
+	if x != nil {
+		return x.ServingCaId
+	}
+	return ""
 }
 
 // Applications says which inbounds cannot take traffic, and why, by their ip:port.
@@ -1369,9 +1387,11 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\aprocess\x18\x02 \x01(\tR\aprocess\x124\n" +
 	"\astarted\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\astarted\x12\x18\n" +
 	"\aversion\x18\x04 \x01(\tR\aversion\"\r\n" +
-	"\vSnapshotEnd\"E\n" +
+	"\vSnapshotEnd\"~\n" +
 	"\aReplica\x12:\n" +
-	"\vauthorities\x18\x01 \x03(\v2\x18.sonde.peer.v1.AuthorityR\vauthorities\"u\n" +
+	"\vauthorities\x18\x01 \x03(\v2\x18.sonde.peer.v1.AuthorityR\vauthorities\x127\n" +
+	"\n" +
+	"serving_ca\x18\x02 \x01(\v2\x18.sonde.peer.v1.AuthorityR\tservingCa\"u\n" +
 	"\tAuthority\x12\x12\n" +
 	"\x04mesh\x18\x01 \x01(\tR\x04mesh\x12!\n" +
 	"\fbundle_epoch\x18\x02 \x01(\x03R\vbundleEpoch\x12\x12\n" +
@@ -1398,7 +1418,7 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x06serial\x18\x01 \x01(\tR\x06serial\x12\x0e\n" +
 	"\x02ca\x18\x02 \x01(\tR\x02ca\x127\n" +
 	"\tnot_after\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\bnotAfter\x12\x12\n" +
-	"\x04path\x18\x04 \x01(\tR\x04path\"\xb7\x03\n" +
+	"\x04path\x18\x04 \x01(\tR\x04path\"\xdb\x03\n" +
 	"\aSession\x12*\n" +
 	"\x05order\x18\x01 \x01(\v2\x14.sonde.peer.v1.OrderR\x05order\x12\x12\n" +
 	"\x04open\x18\x02 \x01(\bR\x04open\x120\n" +
@@ -1414,7 +1434,8 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\n" +
 	"envoy_down\x18\v \x01(\tR\tenvoyDown\x12\x1b\n" +
 	"\tbundle_id\x18\f \x01(\tR\bbundleId\x12!\n" +
-	"\fbundle_epoch\x18\r \x01(\x03R\vbundleEpoch\"\xc7\x01\n" +
+	"\fbundle_epoch\x18\r \x01(\x03R\vbundleEpoch\x12\"\n" +
+	"\rserving_ca_id\x18\x0e \x01(\tR\vservingCaId\"\xc7\x01\n" +
 	"\fApplications\x12*\n" +
 	"\x05order\x18\x01 \x01(\v2\x14.sonde.peer.v1.OrderR\x05order\x12L\n" +
 	"\vnot_serving\x18\x02 \x03(\v2+.sonde.peer.v1.Applications.NotServingEntryR\n" +
@@ -1501,34 +1522,35 @@ var file_peer_v1_peer_proto_depIdxs = []int32{
 	6,  // 4: sonde.peer.v1.ReportReply.taken:type_name -> sonde.peer.v1.Taken
 	22, // 5: sonde.peer.v1.Hello.started:type_name -> google.protobuf.Timestamp
 	5,  // 6: sonde.peer.v1.Replica.authorities:type_name -> sonde.peer.v1.Authority
-	9,  // 7: sonde.peer.v1.Proxy.certificate:type_name -> sonde.peer.v1.Certificate
-	10, // 8: sonde.peer.v1.Proxy.session:type_name -> sonde.peer.v1.Session
-	11, // 9: sonde.peer.v1.Proxy.applications:type_name -> sonde.peer.v1.Applications
-	12, // 10: sonde.peer.v1.Proxy.listeners:type_name -> sonde.peer.v1.Listeners
-	13, // 11: sonde.peer.v1.Proxy.waiting:type_name -> sonde.peer.v1.Waiting
-	22, // 12: sonde.peer.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
-	7,  // 13: sonde.peer.v1.Session.order:type_name -> sonde.peer.v1.Order
-	22, // 14: sonde.peer.v1.Session.since:type_name -> google.protobuf.Timestamp
-	22, // 15: sonde.peer.v1.Session.ended:type_name -> google.protobuf.Timestamp
-	7,  // 16: sonde.peer.v1.Applications.order:type_name -> sonde.peer.v1.Order
-	20, // 17: sonde.peer.v1.Applications.not_serving:type_name -> sonde.peer.v1.Applications.NotServingEntry
-	7,  // 18: sonde.peer.v1.Listeners.order:type_name -> sonde.peer.v1.Order
-	21, // 19: sonde.peer.v1.Listeners.refused:type_name -> sonde.peer.v1.Listeners.RefusedEntry
-	22, // 20: sonde.peer.v1.Waiting.since:type_name -> google.protobuf.Timestamp
-	23, // 21: sonde.peer.v1.ListStreamsPart.streams:type_name -> sonde.admin.v1.Stream
-	0,  // 22: sonde.peer.v1.PeerService.Report:input_type -> sonde.peer.v1.ReportMessage
-	14, // 23: sonde.peer.v1.PeerService.Query:input_type -> sonde.peer.v1.QueryRequest
-	16, // 24: sonde.peer.v1.PeerService.CheckDuplicate:input_type -> sonde.peer.v1.CheckDuplicateRequest
-	18, // 25: sonde.peer.v1.PeerService.ListStreams:input_type -> sonde.peer.v1.ListStreamsRequest
-	1,  // 26: sonde.peer.v1.PeerService.Report:output_type -> sonde.peer.v1.ReportReply
-	15, // 27: sonde.peer.v1.PeerService.Query:output_type -> sonde.peer.v1.QueryPart
-	17, // 28: sonde.peer.v1.PeerService.CheckDuplicate:output_type -> sonde.peer.v1.CheckDuplicateResponse
-	19, // 29: sonde.peer.v1.PeerService.ListStreams:output_type -> sonde.peer.v1.ListStreamsPart
-	26, // [26:30] is the sub-list for method output_type
-	22, // [22:26] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	5,  // 7: sonde.peer.v1.Replica.serving_ca:type_name -> sonde.peer.v1.Authority
+	9,  // 8: sonde.peer.v1.Proxy.certificate:type_name -> sonde.peer.v1.Certificate
+	10, // 9: sonde.peer.v1.Proxy.session:type_name -> sonde.peer.v1.Session
+	11, // 10: sonde.peer.v1.Proxy.applications:type_name -> sonde.peer.v1.Applications
+	12, // 11: sonde.peer.v1.Proxy.listeners:type_name -> sonde.peer.v1.Listeners
+	13, // 12: sonde.peer.v1.Proxy.waiting:type_name -> sonde.peer.v1.Waiting
+	22, // 13: sonde.peer.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
+	7,  // 14: sonde.peer.v1.Session.order:type_name -> sonde.peer.v1.Order
+	22, // 15: sonde.peer.v1.Session.since:type_name -> google.protobuf.Timestamp
+	22, // 16: sonde.peer.v1.Session.ended:type_name -> google.protobuf.Timestamp
+	7,  // 17: sonde.peer.v1.Applications.order:type_name -> sonde.peer.v1.Order
+	20, // 18: sonde.peer.v1.Applications.not_serving:type_name -> sonde.peer.v1.Applications.NotServingEntry
+	7,  // 19: sonde.peer.v1.Listeners.order:type_name -> sonde.peer.v1.Order
+	21, // 20: sonde.peer.v1.Listeners.refused:type_name -> sonde.peer.v1.Listeners.RefusedEntry
+	22, // 21: sonde.peer.v1.Waiting.since:type_name -> google.protobuf.Timestamp
+	23, // 22: sonde.peer.v1.ListStreamsPart.streams:type_name -> sonde.admin.v1.Stream
+	0,  // 23: sonde.peer.v1.PeerService.Report:input_type -> sonde.peer.v1.ReportMessage
+	14, // 24: sonde.peer.v1.PeerService.Query:input_type -> sonde.peer.v1.QueryRequest
+	16, // 25: sonde.peer.v1.PeerService.CheckDuplicate:input_type -> sonde.peer.v1.CheckDuplicateRequest
+	18, // 26: sonde.peer.v1.PeerService.ListStreams:input_type -> sonde.peer.v1.ListStreamsRequest
+	1,  // 27: sonde.peer.v1.PeerService.Report:output_type -> sonde.peer.v1.ReportReply
+	15, // 28: sonde.peer.v1.PeerService.Query:output_type -> sonde.peer.v1.QueryPart
+	17, // 29: sonde.peer.v1.PeerService.CheckDuplicate:output_type -> sonde.peer.v1.CheckDuplicateResponse
+	19, // 30: sonde.peer.v1.PeerService.ListStreams:output_type -> sonde.peer.v1.ListStreamsPart
+	27, // [27:31] is the sub-list for method output_type
+	23, // [23:27] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_peer_v1_peer_proto_init() }

@@ -1,0 +1,345 @@
+package agents_test
+
+import (
+	"context"
+	"path/filepath"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
+
+	"github.com/sonde-mesh/sonde/agents"
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/identity"
+	"github.com/sonde-mesh/sonde/identity/serving"
+	"github.com/sonde-mesh/sonde/store"
+)
+
+// following is an agent that follows the rotation of the serving CA, with a session in which it has put in place what it was told.
+func (h *harness) following(name string) *agent {
+	h.t.Helper()
+	a := h.agent(name)
+	a.features = append(a.features, agentv1.FeatureServingCA)
+	if err := a.join(); err != nil {
+		h.t.Fatal(err)
+	}
+	a.connect(false)
+	a.obey()
+	h.eventually(name+" is known to follow", func() bool {
+		holders, _ := h.authority.Holders("default", time.Time{})
+		return slices.ContainsFunc(holders, func(known identity.Holder) bool {
+			return known.Dataplane == name && known.ServingCA == a.servingCA.GetId()
+		})
+	})
+	return a
+}
+
+// followers are three agents that follow.
+func followers(t *testing.T) (*harness, []*agent) {
+	t.Helper()
+	h := newHarness(t, nil)
+	h.fill("web-1", "web-2", "web-3")
+	return h, []*agent{h.following("web-1"), h.following("web-2"), h.following("web-3")}
+}
+
+func (h *harness) rotateServing(force, proceed bool) {
+	h.t.Helper()
+	if _, err := h.server.RotateServing(h.t.Context(), force, proceed); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// servingIs waits until the rotation of the serving CA is at that step and waits for these proxies.
+func (h *harness) servingIs(step adminv1.Rotation_Step, names ...string) *adminv1.Rotation {
+	h.t.Helper()
+	var got *adminv1.Rotation
+	h.eventually(step.String()+" of the serving CA waits for the right proxies", func() bool {
+		var err error
+		if got, err = h.server.ServingRotation(h.t.Context()); err != nil {
+			h.t.Fatal(err)
+		}
+		var waiting []string
+		for _, p := range got.GetWaiting() {
+			if p.GetMesh() != "default" {
+				h.t.Errorf("waiting = %v, want the mesh", p)
+			}
+			waiting = append(waiting, p.GetName())
+		}
+		return got.GetStep() == step && cmp.Equal(waiting, names)
+	})
+	return got
+}
+
+// reachable checks that an agent connects anew with what it trusts.
+func (h *harness) reachable(all ...*agent) {
+	h.t.Helper()
+	for _, a := range all {
+		if err := a.renew(); err != nil {
+			h.t.Errorf("%s does not reach the control plane: %v", a.name, err)
+		}
+	}
+}
+
+func TestServingCARotation(t *testing.T) {
+	for name, restart := range map[string]bool{"in one go": false, "with a restart at each step": true} {
+		t.Run(name, func(t *testing.T) {
+			h, all := followers(t)
+			again := func() {
+				t.Helper()
+				if restart {
+					h.again(all...)
+				}
+				h.reachable(all...)
+			}
+			before := all[0].servingCA
+			if len(before.GetRoots()) != 1 || before.GetEpoch() <= 0 {
+				t.Fatalf("told %v before any rotation, want the one CA", before)
+			}
+			h.servingIs(adminv1.Rotation_IDLE)
+			again()
+
+			h.rotateServing(false, false)
+			h.servingIs(adminv1.Rotation_TRUST_BOTH, "web-1", "web-2", "web-3")
+			again()
+			all[0].obey()
+			again()
+			h.servingIs(adminv1.Rotation_TRUST_BOTH, "web-2", "web-3")
+			all[1].obey()
+			all[2].obey()
+			if len(all[0].servingCA.GetRoots()) != 2 || all[0].servingCA.GetEpoch() <= before.GetEpoch() {
+				t.Errorf("told %v in the first step, want both CAs with a higher epoch", all[0].servingCA)
+			}
+			got := h.servingIs(adminv1.Rotation_TRUST_BOTH)
+			if !got.GetPaused() {
+				t.Errorf("rotation = %v, want that it waits for its operator", got)
+			}
+			h.rotateServing(false, false)
+			again()
+			h.servingIs(adminv1.Rotation_TRUST_BOTH)
+
+			h.rotateServing(false, true)
+			got = h.servingIs(adminv1.Rotation_TRUST_NEW, "web-1", "web-2", "web-3")
+			if len(got.GetMissed()) > 0 || got.GetPaused() {
+				t.Errorf("rotation = %v, want none missed", got)
+			}
+			again()
+			all[0].obey()
+			again()
+			all[1].obey()
+			h.servingIs(adminv1.Rotation_TRUST_NEW, "web-3")
+			again()
+			all[2].obey()
+			h.servingIs(adminv1.Rotation_IDLE)
+			again()
+			after := all[0].servingCA
+			if len(after.GetRoots()) != 1 || slices.Equal(after.GetRoots()[0], before.GetRoots()[0]) {
+				t.Errorf("told %v after the rotation, want the new CA alone", after)
+			}
+		})
+	}
+}
+
+// TestAgentAwayButForOneStep was told of both, and comes back when all is over.
+func TestAgentAwayButForOneStep(t *testing.T) {
+	h, all := followers(t)
+	h.rotateServing(false, true)
+	all[2].obey()
+	h.servingIs(adminv1.Rotation_TRUST_BOTH, "web-1", "web-2")
+	all[2].leave()
+	all[0].obey()
+	all[1].obey()
+	h.servingIs(adminv1.Rotation_TRUST_NEW, "web-1", "web-2", "web-3")
+	h.ahead.Store(int64(2 * time.Minute))
+	h.rotateServing(true, true)
+	all[0].obey()
+	all[1].obey()
+	if got := h.servingIs(adminv1.Rotation_IDLE); len(got.GetMissed()) > 0 {
+		t.Errorf("missed = %v, want none: web-3 trusts the new CA", got.GetMissed())
+	}
+	all[2].connect(false)
+	all[2].obey()
+	if len(all[2].servingCA.GetRoots()) != 1 {
+		t.Errorf("told %v, want the new CA alone", all[2].servingCA)
+	}
+}
+
+// TestAgentThatMissesAll is silent, and the rotation does not wait for it.
+func TestAgentThatMissesAll(t *testing.T) {
+	tests := map[string]struct {
+		force bool
+		ahead time.Duration
+	}{
+		"forced":                      {true, 2 * time.Minute},
+		"its certificate has expired": {false, 25 * time.Hour},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			h, all := followers(t)
+			all[2].leave()
+			h.eventually("web-3 is silent", func() bool { return len(h.server.Agents()) == 2 })
+			h.rotateServing(tc.force, true)
+			all[0].obey()
+			all[1].obey()
+			got := h.servingIs(adminv1.Rotation_TRUST_BOTH, "web-3")
+			if w := got.GetWaiting()[0]; !w.GetSilent() || w.GetOutdated() || w.GetCertificateExpires().AsTime().IsZero() {
+				t.Errorf("waiting = %v, want silent, with the end of its certificate", w)
+			}
+			if tc.ahead > time.Hour { // the others live on
+				h.ahead.Store(int64(23 * time.Hour))
+				h.reachable(all[:2]...)
+				all[0].report()
+				all[1].report()
+			}
+			h.ahead.Store(int64(tc.ahead))
+			all[0].obey()
+			all[1].obey()
+			missed := func(want ...string) {
+				t.Helper()
+				h.eventually("the right proxies are named as missed", func() bool {
+					var names []string
+					for _, p := range h.servingIs(adminv1.Rotation_IDLE).GetMissed() {
+						names = append(names, mesh.MakeID(p.GetMesh(), p.GetName()))
+					}
+					return cmp.Equal(names, want)
+				})
+			}
+			missed("default/web-3")
+			all[2].token = h.token(identity.Subject{Mesh: "default", Dataplane: "web-3", Path: "/workload/web"}, time.Hour)
+			wantStatus(t, all[2].join(), codes.Unavailable, "unknown authority")
+			h.again(all[:2]...)
+			missed("default/web-3") // a restart does not forget it
+
+			all[2].trusted = h.serving.CA() // it was given the file
+			if err := all[2].join(); err != nil {
+				t.Fatal(err)
+			}
+			all[2].connect(false)
+			all[2].obey()
+			h.eventually("web-3 is forgotten", func() bool { return len(h.serving.Rotation().Missed) == 0 })
+			all[2].leave()
+			missed()
+		})
+	}
+}
+
+func TestMissedProxyIsRemoved(t *testing.T) {
+	h, all := followers(t)
+	all[2].leave()
+	h.eventually("web-3 is silent", func() bool { return len(h.server.Agents()) == 2 })
+	h.ahead.Store(int64(2 * time.Minute))
+	h.rotateServing(true, true)
+	all[0].obey()
+	all[1].obey()
+	h.eventually("web-3 is missed", func() bool { return slices.Equal(h.serving.Rotation().Missed, []string{"default/web-3"}) })
+	h.builder.Delete("test", dataplane("default", "web-3", "web").Key())
+	h.eventually("web-3 is forgotten", func() bool { return len(h.serving.Rotation().Missed) == 0 })
+}
+
+// TestOutdatedAgentIsWaitedFor has an agent of an earlier release, which is served as before.
+func TestOutdatedAgentIsWaitedFor(t *testing.T) {
+	h := newHarness(t, nil)
+	h.fill("web-1")
+	a := h.agent("web-1")
+	if err := a.join(); err != nil {
+		t.Fatal(err)
+	}
+	a.connect(false)
+	a.report()
+	h.rotateServing(true, true)
+	got := h.servingIs(adminv1.Rotation_TRUST_BOTH, "web-1")
+	if w := got.GetWaiting()[0]; w.GetSilent() || !w.GetOutdated() {
+		t.Errorf("waiting = %v, want an outdated agent that is connected", w)
+	}
+	h.reachable(a)
+	a.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_InUse{InUse: a.inUse()}})
+	h.rotate(false)
+	a.obey() // the next message is about the mesh's CA
+	h.servingIs(adminv1.Rotation_TRUST_BOTH, "web-1")
+}
+
+// TestServingCARotationWaitsForOthers has another replica, or an API server, that lags in each step.
+func TestServingCARotationWaitsForOthers(t *testing.T) {
+	var loaded atomic.Pointer[identity.Step] // the last step that the other one has loaded
+	none := identity.StepNone
+	loaded.Store(&none)
+	h := newHarness(t, func(o *agents.Options) {
+		o.ServingWaits = []func(context.Context, serving.Rotation) []string{func(_ context.Context, r serving.Rotation) []string {
+			if r.Step != *loaded.Load() {
+				return []string{"replica b has not loaded step " + string(r.Step)}
+			}
+			return nil
+		}}
+	})
+	h.fill("web-1")
+	a := h.following("web-1")
+	h.rotateServing(false, true)
+	a.obey()
+	steps := []identity.Step{identity.StepTrustBoth, identity.StepRenewLeaves, identity.StepTrustNew}
+	for i, shown := range []adminv1.Rotation_Step{adminv1.Rotation_TRUST_BOTH, adminv1.Rotation_RENEW_LEAVES, adminv1.Rotation_TRUST_NEW} {
+		if steps[i] == identity.StepTrustNew {
+			a.obey()
+		}
+		got := h.servingIs(shown)
+		if want := []string{"replica b has not loaded step " + string(steps[i])}; !slices.Equal(got.GetOthers(), want) || got.GetPaused() {
+			t.Errorf("others = %q, want %q", got.GetOthers(), want)
+		}
+		h.rotateServing(false, true)
+		h.reachable(a)
+		h.servingIs(shown)
+		loaded.Store(&steps[i])
+	}
+	h.servingIs(adminv1.Rotation_IDLE)
+}
+
+// TestAgentAheadIsToldNothing reports newer CAs than this replica knows.
+func TestAgentAheadIsToldNothing(t *testing.T) {
+	h := newHarness(t, nil)
+	h.fill("web-1")
+	a := h.following("web-1")
+	a.leave()
+	a.servingCA = &agentv1.Bundle{Id: "newer", Epoch: a.servingCA.GetEpoch() + 1}
+	a.connect(false)
+	h.rotate(false)
+	if m := a.receive(); m.GetBundle() == nil {
+		t.Errorf("told %v, want that the next message is about the mesh's CA", m)
+	}
+}
+
+// TestServingCARotationOfPods knows nothing of the agents after a restart, and waits for each of the view.
+func TestServingCARotationOfPods(t *testing.T) {
+	state, err := store.OpenState(filepath.Join(t.TempDir(), "state"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = state.Close() })
+	h := &harness{t: t, state: state, pods: true}
+	h.start()
+	t.Cleanup(func() { h.stop() })
+	h.fill("web-1", "web-2", "web-3")
+	all := []*agent{h.following("web-1"), h.following("web-2"), h.following("web-3")}
+	h.rotateServing(false, true)
+	for _, a := range all[:2] {
+		a.obey()
+	}
+	for _, a := range all {
+		a.leave()
+	}
+	h.restart()
+	h.fill("web-1", "web-2", "web-3")
+	h.servingIs(adminv1.Rotation_TRUST_BOTH, "web-1", "web-2", "web-3")
+	for _, a := range all {
+		a.connect(false)
+	}
+	h.servingIs(adminv1.Rotation_TRUST_BOTH, "web-3")
+	all[2].obey()
+	h.servingIs(adminv1.Rotation_TRUST_NEW, "web-1", "web-2", "web-3")
+	for _, a := range all {
+		a.obey()
+	}
+	h.servingIs(adminv1.Rotation_IDLE)
+}

@@ -1,0 +1,53 @@
+package controlplane
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/sonde-mesh/sonde/identity/serving"
+)
+
+func TestRotationWaitsForAPIServers(t *testing.T) {
+	now, ca := time.Unix(1_900_000_000, 0), "old and new"
+	var bundles [][]byte
+	var failure error
+	w := &webhookTrust{
+		ca: func() []byte { return []byte(ca) }, now: func() time.Time { return now },
+		bundles: func(context.Context) ([][]byte, error) { return bundles, failure },
+	}
+	waits := func(trusted string, want ...string) {
+		t.Helper()
+		if got := w.waits(t.Context(), serving.Rotation{Trusted: trusted}); !slices.Equal(got, want) {
+			t.Errorf("waits for %q, want %q", got, want)
+		}
+	}
+	const missing, lag = "caBundle of the webhook configurations does not have the CAs of this step yet", "API servers may not use caBundle of the webhook configurations yet"
+	bundles = [][]byte{[]byte("old and new"), []byte("old")}
+	waits("both", missing)
+	bundles[1] = []byte("old and new")
+	waits("both", lag)
+	now = now.Add(apiServersDelay - time.Second)
+	waits("both", lag)
+	failure = errors.New("forbidden")
+	waits("both", "the webhook configurations: forbidden")
+	failure = nil
+	bundles[0] = nil // another program has written it
+	waits("both", missing)
+	now = now.Add(time.Second)
+	bundles[0] = bundles[1]
+	waits("both", lag)
+	now = now.Add(apiServersDelay)
+	waits("both")
+	ca = "new"
+	waits("new", missing)
+	bundles = [][]byte{[]byte("new")}
+	waits("new", lag)
+	now = now.Add(apiServersDelay)
+	waits("new")
+	bundles = nil // there is no configuration
+	now = now.Add(apiServersDelay)
+	waits("new")
+}

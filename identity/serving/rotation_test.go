@@ -1,0 +1,453 @@
+package serving
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/identity/ca"
+	"github.com/sonde-mesh/sonde/identity/secret"
+)
+
+func parse(t *testing.T, certificate []byte) *x509.Certificate {
+	t.Helper()
+	block, _ := pem.Decode(certificate)
+	c, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// verifies reports whether a client that has these CAs accepts what c shows.
+func verifies(t *testing.T, c *Certificate, cas []byte) bool {
+	t.Helper()
+	shown, err := c.TLS().GetCertificate(&tls.ClientHelloInfo{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Verify(shown, Bundle{Name: "CAs", PEM: cas}, mesh.ServingName, c.o.Now()) == nil
+}
+
+func advance(t *testing.T, c *Certificate, missed ...string) {
+	t.Helper()
+	if advanced, err := c.AdvanceRotation(t.Context(), c.Rotation(), missed); err != nil || !advanced {
+		t.Fatalf("AdvanceRotation() = %v, %v", advanced, err)
+	}
+}
+
+func start(t *testing.T, c *Certificate) {
+	t.Helper()
+	if err := c.StartRotation(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// count returns how many certificates and keys there are.
+func count(data []byte) (certificates, keys int) {
+	return bytes.Count(data, []byte("BEGIN CERTIFICATE")), bytes.Count(data, []byte("BEGIN PRIVATE KEY"))
+}
+
+// watched is a certificate whose rotation is looked at from all sides.
+type watched struct {
+	*testing.T
+	*Certificate
+	storage *memory
+	changed <-chan struct{}
+	// CAs of clients: those before the rotation, and once they are known those in it, and those after it.
+	old, both, alone []byte
+}
+
+// told checks whether there was a change of the trusted CAs.
+func (w *watched) told(want bool) {
+	w.Helper()
+	select {
+	case <-w.changed:
+		if !want {
+			w.Error("told of a change although the trusted CAs are the same")
+		}
+	default:
+		if want {
+			w.Error("not told that other CAs are trusted")
+		}
+	}
+}
+
+// is checks a step: who connects, and how many certificates and keys the storage has.
+func (w *watched) is(step ca.Step, trustsOld, trustsNew bool, certificates, keys int) {
+	w.Helper()
+	if got := w.Rotation(); got.Step != step || got.CopiesErr != nil {
+		w.Errorf("Rotation() = %+v, want step %q", got, step)
+	}
+	for client, want := range map[*[]byte]bool{&w.old: trustsOld, &w.both: true, &w.alone: trustsNew} {
+		if *client != nil && verifies(w.T, w.Certificate, *client) != want {
+			w.Errorf("step %q: a client that trusts %s connects: %v", step, *client, !want)
+		}
+	}
+	if n, k := count(w.storage.get(stateName)); n != certificates || k != keys {
+		w.Errorf("step %q: %d certificates and %d keys are stored, want %d and %d", step, n, k, certificates, keys)
+	}
+	if n, _ := count(w.storage.get(caName)); n != certificates || !verifies(w.T, open(w.T, Options{Storage: w.storage}), w.storage.get(caName)) {
+		w.Errorf("step %q: %s does not have what clients need", step, caName)
+	}
+	// An earlier release reads the first certificate and the key.
+	if _, err := ca.Parse(w.storage.get(caName), w.storage.get(keyName)); err != nil {
+		w.Errorf("step %q: an earlier release cannot start: %v", step, err)
+	}
+}
+
+func TestRotation(t *testing.T) {
+	storage := newMemory()
+	c := open(t, Options{Storage: storage})
+	w := &watched{T: t, Certificate: c, storage: storage, changed: c.Changed(), old: c.CA()}
+	oldKey, first := storage.get(keyName), c.Trusted()
+	w.is(ca.StepNone, true, false, 1, 1)
+	w.told(false)
+
+	start(t, c)
+	w.both = c.CA()
+	w.alone = bytes.TrimPrefix(w.both, w.old)
+	w.is(ca.StepTrustBoth, true, false, 2, 2)
+	w.told(true)
+	start(t, c) // does nothing
+	w.told(false)
+
+	advance(t, c, "default/web-3")
+	w.is(ca.StepRenewLeaves, false, true, 2, 1)
+	w.told(false)
+	if bytes.Contains(storage.get(stateName), bytes.TrimSpace(oldKey)) || bytes.Equal(storage.get(keyName), oldKey) {
+		t.Error("the old key is stored although it no longer signs")
+	}
+
+	advance(t, c)
+	w.is(ca.StepTrustNew, false, true, 1, 1)
+	w.told(true)
+	advance(t, c)
+	w.is(ca.StepNone, false, true, 1, 1)
+	if !bytes.Equal(c.CA(), w.alone) || c.Trusted().Epoch <= first.Epoch || c.Trusted().ID == first.ID {
+		t.Errorf("after the rotation %+v is trusted, want the new CA alone, with a higher epoch than %d", c.Trusted(), first.Epoch)
+	}
+}
+
+func TestMissedProxiesAreKept(t *testing.T) {
+	storage := newMemory()
+	c := open(t, Options{Storage: storage})
+	start(t, c)
+	advance(t, c, "default/web-3", "shop/web-1")
+	advance(t, c)
+	advance(t, c)
+	if got := open(t, Options{Storage: storage}).Rotation().Missed; !slices.Equal(got, []string{"default/web-3", "shop/web-1"}) {
+		t.Errorf("missed after a restart = %v", got)
+	}
+	if err := c.Forget(t.Context(), []string{"default/web-3"}); err != nil || !slices.Equal(c.Rotation().Missed, []string{"shop/web-1"}) {
+		t.Errorf("Forget() = %v, missed %v", err, c.Rotation().Missed)
+	}
+	start(t, c)
+	if got := c.Rotation().Missed; len(got) > 0 {
+		t.Errorf("missed in the next rotation = %v", got)
+	}
+	many := make([]string, maxMissed+1)
+	for i := range many {
+		many[i] = fmt.Sprintf("default/web-%04d", i)
+	}
+	advance(t, c, many...)
+	if got := c.Rotation().Missed; len(got) != maxMissed {
+		t.Errorf("%d are kept, want %d", len(got), maxMissed)
+	}
+}
+
+// TestConnectionsOutliveTheRotation sends over a connection that was made before the new CA signs.
+func TestConnectionsOutliveTheRotation(t *testing.T) {
+	c := open(t, Options{Storage: newMemory()})
+	listener, err := tls.Listen("tcp", "127.0.0.1:0", c.TLS())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var echoes sync.WaitGroup
+	echoes.Go(func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			echoes.Go(func() {
+				defer func() { _ = conn.Close() }()
+				buffer := make([]byte, 1)
+				for {
+					if _, err := conn.Read(buffer); err != nil {
+						return
+					}
+					if _, err := conn.Write(buffer); err != nil {
+						return
+					}
+				}
+			})
+		}
+	})
+	defer echoes.Wait()
+	defer func() { _ = listener.Close() }()
+	dial := func() (*tls.Conn, error) {
+		roots := x509.NewCertPool()
+		roots.AppendCertsFromPEM(c.CA())
+		return tls.Dial("tcp", listener.Addr().String(), &tls.Config{RootCAs: roots, ServerName: mesh.ServingName})
+	}
+	echo := func(conn net.Conn) {
+		t.Helper()
+		if _, err := conn.Write([]byte("x")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.Read(make([]byte, 1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before, err := dial()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = before.Close() }()
+	start(t, c)
+	for range 3 {
+		advance(t, c)
+		echo(before)
+		now, err := dial()
+		if err != nil {
+			t.Fatal(err)
+		}
+		echo(now)
+		_ = now.Close()
+	}
+}
+
+func TestProcessesFollowEachOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		storage := newMemory()
+		a, b := open(t, Options{Storage: storage}), open(t, Options{Storage: storage})
+		if a.Trusted().ID != b.Trusted().ID {
+			t.Fatal("two processes have made two CAs")
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { _ = a.Run(ctx) })
+		running.Go(func() { _ = b.Run(ctx) })
+		synctest.Wait()
+		start(t, a)
+		synctest.Wait()
+		start(t, b) // it has heard of it, and continues
+		for range 3 {
+			from := b.Rotation()
+			if advanced, err := b.AdvanceRotation(t.Context(), from, nil); err != nil || !advanced {
+				t.Fatalf("AdvanceRotation() = %v, %v", advanced, err)
+			}
+			if advanced, err := a.AdvanceRotation(t.Context(), from, nil); err != nil || advanced {
+				t.Fatalf("AdvanceRotation() of a process that saw the step before = %v, %v, want that it does nothing", advanced, err)
+			}
+			synctest.Wait()
+			if x, y := a.Rotation(), b.Rotation(); x.Step != y.Step || x.Trusted != y.Trusted || x.Epoch != y.Epoch {
+				t.Errorf("%+v and %+v", x, y)
+			}
+			if !verifies(t, a, b.CA()) || !verifies(t, b, a.CA()) {
+				t.Error("a client of one does not accept the other")
+			}
+		}
+		// What clients read is put right if another program has changed it.
+		want := storage.get(caName)
+		if _, err := storage.Update(t.Context(), caName, []byte("x"), versionOf(storage, caName)); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if !bytes.Equal(storage.get(caName), want) {
+			t.Errorf("%s = %q after it was changed", caName, storage.get(caName))
+		}
+		cancel()
+		running.Wait()
+	})
+}
+
+func versionOf(m *memory, name string) string {
+	_, v, _ := m.Read(context.Background(), name)
+	return v
+}
+
+func TestOrdersNeedARotation(t *testing.T) {
+	c := open(t, Options{Storage: newMemory()})
+	for name, order := range map[string]func(context.Context) error{"ForceRotation": c.ForceRotation, "ProceedRotation": c.ProceedRotation} {
+		if err := order(t.Context()); !errors.Is(err, errNoRotation) {
+			t.Errorf("%s() = %v, want errNoRotation", name, err)
+		}
+	}
+	start(t, c)
+	if err := errors.Join(c.ForceRotation(t.Context()), c.ProceedRotation(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	if r := open(t, Options{Storage: c.o.Storage}).Rotation(); !r.Forced || !r.Proceed {
+		t.Errorf("after a restart: %+v, want forced and proceed", r)
+	}
+	for range 3 {
+		advance(t, c)
+	}
+	start(t, c)
+	if r := c.Rotation(); r.Forced || r.Proceed {
+		t.Errorf("the next rotation begins as %+v, want neither forced nor proceed", r)
+	}
+}
+
+// TestCopiesAreWrittenLater has a disk that is full when a step begins.
+func TestCopiesAreWrittenLater(t *testing.T) {
+	storage := newMemory()
+	c := open(t, Options{Storage: storage})
+	storage.failing = caName
+	if err := c.StartRotation(t.Context()); err == nil || !strings.Contains(err.Error(), "write serving-ca.crt: disk full") {
+		t.Errorf("StartRotation() = %v", err)
+	}
+	if r := c.Rotation(); r.Step != ca.StepTrustBoth || r.CopiesErr == nil {
+		t.Errorf("Rotation() = %+v, want an error of the copies", r)
+	}
+	storage.failing = ""
+	start(t, c)
+	if r := c.Rotation(); r.CopiesErr != nil {
+		t.Error(r.CopiesErr)
+	}
+	if !bytes.Equal(storage.get(caName), c.CA()) {
+		t.Errorf("%s is not what is trusted", caName)
+	}
+}
+
+// bent returns a state with something changed.
+func bent(t *testing.T, data []byte, bend func(map[string]any)) []byte {
+	t.Helper()
+	var f map[string]any
+	if err := json.Unmarshal(data, &f); err != nil {
+		t.Fatal(err)
+	}
+	bend(f)
+	data, err := json.Marshal(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+func TestBrokenStateIsNamed(t *testing.T) {
+	field := func(name string, value any) func(map[string]any) {
+		return func(f map[string]any) { f[name] = value }
+	}
+	first := func(f map[string]any) map[string]any { return f["cas"].([]any)[0].(map[string]any) }
+	tests := map[string]struct {
+		bend func(map[string]any)
+		want string
+	}{
+		"epoch 0":             {field("epoch", 0), "epoch: 0: must be from 1 to 9007199254740992"},
+		"epoch -1":            {field("epoch", -1), "epoch: -1: must be from 1"},
+		"epoch too large":     {field("epoch", 1<<60), "epoch: 1152921504606846976: must be"},
+		"epoch no number":     {field("epoch", "now"), "epoch: a string is not what was written"},
+		"no CAs":              {field("cas", nil), `signing: "`},
+		"signed by no CA":     {field("signing", "x"), `signing: "x": must be the ID of one of cas`},
+		"CA no PEM":           {func(f map[string]any) { first(f)["certificate"] = "x" }, "cas[0]: read certificate: it is not a PEM block"},
+		"key missing":         {func(f map[string]any) { delete(first(f), "key") }, "cas[0].key: the key of the CA that signs is missing"},
+		"key no PEM":          {func(f map[string]any) { first(f)["key"] = "secret" }, "cas[0]: read key"},
+		"unknown step":        {field("rotation", map[string]any{"step": "x"}), `rotation.step: "x": must be "trust both"`},
+		"missed without mesh": {field("missed", []string{"web-1"}), `missed: "web-1": must be`},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			storage := newMemory()
+			c := open(t, Options{Storage: storage})
+			storage.set(stateName, bent(t, storage.get(stateName), tc.bend))
+			_, err := Open(t.Context(), Options{Storage: storage})
+			if err == nil || !strings.Contains(err.Error(), "read serving-ca.json: ") || !strings.Contains(err.Error(), tc.want) || strings.Contains(err.Error(), "secret") {
+				t.Errorf("Open() = %v, want %q", err, tc.want)
+			}
+			// A process that runs goes on with what it has.
+			if err := c.follow(t.Context()); err == nil || !strings.Contains(err.Error(), tc.want) || !verifies(t, c, c.CA()) {
+				t.Errorf("follow() = %v, want %q", err, tc.want)
+			}
+		})
+	}
+	storage := newMemory()
+	open(t, Options{Storage: storage})
+	storage.set(stateName, []byte("secret"))
+	if _, err := Open(t.Context(), Options{Storage: storage}); err == nil || !strings.Contains(err.Error(), "it is not JSON") || strings.Contains(err.Error(), "secret") {
+		t.Errorf("Open() of garbage = %v", err)
+	}
+}
+
+func TestOlderStateIsNotUsed(t *testing.T) {
+	storage, log := newMemory(), &log{}
+	c := open(t, Options{Storage: storage, Logger: slog.New(slog.NewTextHandler(log, nil))})
+	backup := storage.get(stateName)
+	start(t, c)
+	now := c.Trusted()
+	storage.set(stateName, backup)
+	if err := c.follow(t.Context()); err == nil || !strings.Contains(err.Error(), "epoch: ") || !strings.Contains(err.Error(), "must be at least") {
+		t.Errorf("follow() = %v, want an error that names the epoch", err)
+	}
+	if _, err := c.AdvanceRotation(t.Context(), c.Rotation(), nil); err == nil || !strings.Contains(err.Error(), "must be at least") {
+		t.Errorf("AdvanceRotation() = %v, want an error that names the epoch", err)
+	}
+	if c.Trusted().Epoch != now.Epoch {
+		t.Error("the backup is used")
+	}
+	storage.set(stateName, nil)
+	if err := c.follow(t.Context()); err == nil || !strings.Contains(err.Error(), "it was removed, and is still used here") {
+		t.Errorf("follow() = %v", err)
+	}
+}
+
+func TestManyConflicts(t *testing.T) {
+	c := open(t, Options{Storage: busy{newMemory()}})
+	if err := c.StartRotation(t.Context()); !errors.Is(err, secret.ErrConflict) {
+		t.Errorf("StartRotation() = %v, want a conflict", err)
+	}
+}
+
+// busy has another writer that is always faster.
+type busy struct{ *memory }
+
+func (b busy) Update(ctx context.Context, name string, data []byte, version string) (string, error) {
+	b.set(name, b.get(name))
+	return b.memory.Update(ctx, name, data, version)
+}
+
+func FuzzDecodeState(f *testing.F) {
+	storage := newMemory()
+	c, err := Open(f.Context(), Options{Storage: storage, Now: func() time.Time { return time.Unix(1_900_000_000, 0) }})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(storage.get(stateName))
+	if err := c.StartRotation(f.Context()); err != nil {
+		f.Fatal(err)
+	}
+	f.Add(storage.get(stateName))
+	f.Add([]byte(`{"signing":"","epoch":1,"cas":[{}],"rotation":{},"missed":["/"]}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		s, err := decodeState(data)
+		if err != nil {
+			return
+		}
+		if s.Rotation != nil {
+			s.Next(time.Now())
+		}
+		again, err := s.encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if back, err := decodeState(again); err != nil || back.ID() != s.ID() || back.Epoch != s.Epoch {
+			t.Fatalf("what was read cannot be read again: %v", err)
+		}
+	})
+}
