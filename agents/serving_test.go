@@ -2,8 +2,10 @@ package agents_test
 
 import (
 	"context"
+	"fmt"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -12,11 +14,13 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/sonde-mesh/sonde/agents"
+	"github.com/sonde-mesh/sonde/agents/join"
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/identity/serving"
+	"github.com/sonde-mesh/sonde/meshview"
 	"github.com/sonde-mesh/sonde/store"
 )
 
@@ -307,6 +311,26 @@ func TestAgentAheadIsToldNothing(t *testing.T) {
 	h.rotate(false)
 	if m := a.receive(); m.GetBundle() == nil {
 		t.Errorf("told %v, want that the next message is about the mesh's CA", m)
+	}
+}
+
+// TestBootstrapSaysWhereEnvoyFindsTheCAs joins as an agent of an earlier release, and as one that writes the file.
+func TestBootstrapSaysWhereEnvoyFindsTheCAs(t *testing.T) {
+	h := newHarness(t, func(o *agents.Options) {
+		o.Bootstrap = func(_ *meshview.Proxy, s join.Sidecar) ([]byte, error) { return fmt.Append(nil, s.ServingCAFile), nil }
+	})
+	h.fill("web-1")
+	a := h.agent("web-1")
+	for _, features := range [][]string{nil, {agentv1.FeatureServingCA}} {
+		_, request := csr(t)
+		conn := a.dial()
+		response, err := agentv1.NewAgentServiceClient(conn).Join(t.Context(), &agentv1.JoinRequest{
+			Mesh: "default", Name: "web-1", Token: a.token, Csr: request, ControlPlaneAddress: "cp:5678", Features: features,
+		})
+		_ = conn.Close()
+		if want := strconv.FormatBool(features != nil); err != nil || string(response.GetBootstrap()) != want {
+			t.Errorf("features %v: bootstrap from the file %s, %v, want %s", features, response.GetBootstrap(), err, want)
+		}
 	}
 }
 

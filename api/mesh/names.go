@@ -129,6 +129,6 @@ const (
 	AnnotationInjectionWarnings = OwnPrefix + "injection-warnings"
 	// AnnotationMeshes of a namespace lists the meshes that its pods and Dataplanes may join, see CheckMeshOf; without it these are all.
 	AnnotationMeshes = OwnPrefix + "meshes"
-	// AnnotationControlPlaneCA holds the control plane's serving CA, PEM. The kubelet writes it to a file for the agent.
+	// AnnotationControlPlaneCA holds the control plane's serving CAs, PEM: two during a rotation. The kubelet writes it to a file for the agent.
 	AnnotationControlPlaneCA = OwnPrefix + "control-plane-ca"
 )
