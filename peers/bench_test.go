@@ -2,6 +2,7 @@ package peers_test
 
 import (
 	"fmt"
+	"strconv"
 	"syscall"
 	"testing"
 	"time"
@@ -30,7 +31,7 @@ func typical(i int) *peerv1.Proxy {
 // BenchmarkSnapshot has a replica come that is told all; its time is until it knows. The processor time is that of both.
 func BenchmarkSnapshot(b *testing.B) {
 	for _, count := range []int{1000, 5000} {
-		b.Run(fmt.Sprint(count), func(b *testing.B) {
+		b.Run(strconv.Itoa(count), func(b *testing.B) {
 			certificate := keys(b)
 			a := start(b, certificate, "a")
 			size := 0

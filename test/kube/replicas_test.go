@@ -117,6 +117,9 @@ type machine struct {
 	leaf    *x509.Certificate
 	bundle  *agentv1.Bundle
 	count   int64
+	// renews is the replica at which it renews its certificate, nil if it does not; renewed counts.
+	renews  *plane
+	renewed int
 }
 
 // newMachine writes a Dataplane of a service, and a token for it. Its address is 10.0.0.N.
@@ -175,6 +178,46 @@ func (m *machine) join(p *plane) {
 	})
 }
 
+// inUse returns what an agent says that it uses.
+func (m *machine) inUse() *agentv1.InUse {
+	use := &agentv1.InUse{
+		BundleId: m.bundle.GetId(), BundleEpoch: m.bundle.GetEpoch(), LeafSerial: m.leaf.SerialNumber.Text(16), LeafNotAfter: timestamppb.New(m.leaf.NotAfter),
+	}
+	for _, root := range m.bundle.GetRoots() {
+		if c, err := x509.ParseCertificate(root); err == nil && m.leaf.CheckSignatureFrom(c) == nil {
+			use.LeafCa = ca.Fingerprint(root)
+		}
+	}
+	return use
+}
+
+// take puts a bundle in place, which must not be older than the one before.
+func (m *machine) take(b *agentv1.Bundle) {
+	if b.GetEpoch() < m.bundle.GetEpoch() {
+		m.t.Errorf("%s is sent a bundle of epoch %d, and has one of epoch %d", m.name, b.GetEpoch(), m.bundle.GetEpoch())
+	}
+	m.bundle = b
+}
+
+// renew gets another certificate.
+func (m *machine) renew() {
+	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, m.key)
+	if err != nil {
+		m.t.Error(err)
+		return
+	}
+	r, err := agentv1.NewAgentServiceClient(m.dial(m.renews)).Renew(context.WithoutCancel(m.t.Context()), &agentv1.RenewRequest{Csr: csr})
+	if err != nil {
+		m.t.Errorf("%s has got no certificate: %v", m.name, err)
+		return
+	}
+	m.take(r.GetIdentity().GetBundle())
+	if m.leaf, err = x509.ParseCertificate(r.GetIdentity().GetCertificateChain()[0]); err != nil {
+		m.t.Error(err)
+	}
+	m.renewed++
+}
+
 // session is an open session of a machine.
 type session struct {
 	m      *machine
@@ -201,10 +244,7 @@ func (m *machine) open(p *plane, draining bool) *session {
 	hello := &agentv1.Hello{
 		Version: &agentv1.Version{Sonde: "test"}, Instance: m.process, Session: &agentv1.SessionNumber{Started: timestamppb.New(m.started), Count: m.count},
 		Features: []string{agentv1.FeaturePong, agentv1.FeatureQueries, agentv1.FeatureServiceProbes, agentv1.FeatureEndpoints}, Draining: draining,
-		InUse: &agentv1.InUse{
-			BundleId: m.bundle.GetId(), BundleEpoch: m.bundle.GetEpoch(), LeafSerial: m.leaf.SerialNumber.Text(16), LeafCa: ca.Fingerprint(m.bundle.GetRoots()[0]),
-			LeafNotAfter: timestamppb.New(m.leaf.NotAfter),
-		},
+		InUse: m.inUse(),
 	}
 	s.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Hello{Hello: hello}})
 	go func() {
@@ -218,8 +258,15 @@ func (m *machine) open(p *plane, draining bool) *session {
 			}
 			s.got = append(s.got, r)
 			s.mu.Unlock()
-			if r.GetPing() != nil {
+			switch {
+			case r.GetPing() != nil:
 				_ = stream.Send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Pong{Pong: &agentv1.Pong{}}})
+			case r.GetBundle() != nil:
+				m.take(r.GetBundle())
+				_ = stream.Send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_InUse{InUse: m.inUse()}})
+			case r.GetRenewNow() != nil && m.renews != nil:
+				m.renew()
+				_ = stream.Send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_InUse{InUse: m.inUse()}})
 			}
 		}
 	}()
@@ -471,4 +518,58 @@ func newMachineOf(m *machine) *machine {
 	other := *m
 	other.process, other.started, other.count = rand.Text(), time.Now(), 0
 	return &other
+}
+
+// TestRotationOverReplicas rotates the CA of a mesh whose agents have their sessions with different replicas, and renew at the other one each. It is
+// started at the one that follows.
+func TestRotationOverReplicas(t *testing.T) {
+	deleteMeshes(t)
+	client := newClient(t)
+	namespace(t, client, "outside", nil)
+	names := []string{"a", "b"}
+	planes := startReplicas(t, names...)
+	accepted(t, sondePath("", "meshes")+"/default", "True", "Accepted", "")
+	var machines []*machine
+	for i, p := range planes {
+		other := planes[1-i]
+		m := newMachine(t, p, names[i], names[i], i+1, "")
+		m.join(other)
+		m.renews = other
+		m.open(p, false)
+		machines = append(machines, m)
+	}
+	leads := ""
+	poll(t, "a leader", func(ctx context.Context) (err error) {
+		leads, err = holder(ctx, client)
+		return err
+	})
+	follows := planes[0]
+	if leads == names[0] {
+		follows = planes[1]
+	}
+	admin, ctx := follows.adminClient(t, client)
+	if _, err := admin.RotateCA(ctx, &adminv1.RotateCARequest{Mesh: "default"}); err != nil {
+		t.Fatal(err)
+	}
+	for i, p := range planes {
+		admin, ctx := p.adminClient(t, client)
+		poll(t, "the end of the rotation at "+names[i], func(context.Context) error {
+			r, err := admin.GetRotation(ctx, &adminv1.GetRotationRequest{Mesh: "default"})
+			if err == nil && r.GetStep() != adminv1.Rotation_IDLE {
+				err = fmt.Errorf("%v", r)
+			}
+			return err
+		})
+	}
+	// A replica that has not heard of something would have asked for another certificate within a recheck.
+	settled := time.After(6 * time.Second)
+	<-settled
+	for _, p := range planes {
+		p.stop()
+	}
+	for _, m := range machines {
+		if m.renewed != 1 || len(m.bundle.GetRoots()) != 1 {
+			t.Errorf("%s has renewed its certificate %d times, and trusts %d CAs", m.name, m.renewed, len(m.bundle.GetRoots()))
+		}
+	}
 }
