@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -264,6 +265,14 @@ func TestAloneAPIServer(t *testing.T) {
 	late := newNamespace(t, injected) // the control plane may not have heard of it
 	late.create(newPod("late", "node2"))
 	late.waitPod("late", catchUp, "Ready", isReady)
+	// Kubernetes' controller of EndpointSlices catches up, too: the tests that follow make Services.
+	late.create(newService("late"))
+	late.wait(catchUp, "an answer of a new Service", func() error {
+		if c := late.app("late").call("http://late.%s/", late.name); c.Status != http.StatusOK {
+			return fmt.Errorf("%+v", c)
+		}
+		return nil
+	})
 	w.scale("web", 3)
 	w.waitRolledOut("web")
 	w.checkCaughtUp("the API server was away")
