@@ -58,7 +58,7 @@ func startReplicas(t *testing.T, names ...string) []*plane {
 	for i, p := range planes {
 		poll(t, names[i]+" to hear the others", func(ctx context.Context) error {
 			text, err := p.get(ctx, "/readyz?verbose")
-			if err == nil && !strings.Contains(text, "peers ok") {
+			if err == nil && !strings.Contains("\n"+text, "\n[+]peers ok") {
 				err = errors.New(text)
 			}
 			return err
