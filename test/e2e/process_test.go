@@ -85,7 +85,7 @@ func (p process) kill(t *testing.T) {
 func onNetworkOf(t *testing.T, p process, command ...string) {
 	t.Helper()
 	args := append([]string{fmt.Sprintf("--net=/proc/%d/ns/net", p.pid)}, command...)
-	if out, err := exec.CommandContext(t.Context(), "nsenter", args...).CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(context.WithoutCancel(t.Context()), "nsenter", args...).CombinedOutput(); err != nil {
 		t.Fatalf("%q: %v: %s", args, err, out)
 	}
 }

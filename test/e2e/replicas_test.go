@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -70,8 +71,8 @@ func (n *namespace) leading(names []string) (leads, follows string) {
 	return leads, follows
 }
 
-// cut drops what the pod of a replica sends to a port, and the answers, until the function that it returns is called. With an address it is that of
-// one host alone.
+// cut drops what the pod of a replica sends to a port, and the answers, until the function that it returns is called, or the test ends.
+// With an address it is that of one host alone.
 func (n *namespace) cut(pod, address string, port int) (heal func()) {
 	n.t.Helper()
 	p := n.processes(n.pod(pod))[0]
@@ -84,7 +85,9 @@ func (n *namespace) cut(pod, address string, port int) (heal func()) {
 		to, from = family+" daddr "+address+" "+to, family+" saddr "+address+" "+from
 	}
 	onNetworkOf(n.t, p, "nft", fmt.Sprintf("table inet sonde_e2e { chain out { type filter hook output priority 0; %s; tcp sport %d drop; }; chain in { type filter hook input priority 0; %s; tcp dport %d drop; }; }", to, port, from, port))
-	return func() { onNetworkOf(n.t, p, "nft", "delete table inet sonde_e2e") }
+	heal = sync.OnceFunc(func() { onNetworkOf(n.t, p, "nft", "delete table inet sonde_e2e") })
+	n.t.Cleanup(heal) // tests that follow need the replicas
+	return heal
 }
 
 // rollWeb replaces all pods of web, one after the other.
