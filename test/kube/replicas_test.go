@@ -548,7 +548,8 @@ func TestRotationOverReplicas(t *testing.T) {
 		follows = planes[1]
 	}
 	admin, ctx := follows.adminClient(t, client)
-	if _, err := admin.RotateCA(ctx, &adminv1.RotateCARequest{Mesh: "default"}); err != nil {
+	// Other tests have left pods and Dataplanes, whose agents have no session with any replica.
+	if _, err := admin.RotateCA(ctx, &adminv1.RotateCARequest{Mesh: "default", Force: true}); err != nil {
 		t.Fatal(err)
 	}
 	for i, p := range planes {
