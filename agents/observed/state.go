@@ -54,9 +54,10 @@ type State struct {
 	// identities is locked while what was issued to a proxy is passed to observed. Alone: a lock of this process.
 	identities sync.Mutex
 	// drains has the proxies that drain, drained why administrators drain proxies, unacceptedRecords the proxies that have joined and whose
-	// Envoy has never accepted a listener: else their endpoints would become ready with a restart of the control plane. Shared.
+	// Envoy has never accepted a listener: else their endpoints would become ready with a restart of the control plane. With replicas there is no
+	// storage.
 	drains, drained, unacceptedRecords directory
-	// drainedLock is locked while drained changes. Alone, but of two replicas that change one record at once the last wins.
+	// drainedLock is locked while drained changes.
 	drainedLock sync.Mutex
 	// applications says which cannot take traffic. Other replicas are told.
 	applications *applications
@@ -68,7 +69,7 @@ type State struct {
 	streams map[mesh.ID]time.Time
 	// issued are the certificates with which proxies have joined here, until they have had a session. Other replicas are told.
 	issued map[mesh.ID]*peerv1.Certificate
-	// unaccepted are the proxies in unacceptedRecords. Shared, like these.
+	// unaccepted are the proxies in unacceptedRecords.
 	unaccepted map[mesh.ID]bool
 	// mismatches are those that have been logged, see CheckWorkload. Alone: each replica logs once.
 	mismatches map[mesh.ID]Mismatch
