@@ -75,6 +75,7 @@ func (s *Server) Heard(id mesh.ID) {
 	s.sessions.Heard(id)
 	if s.sessions.Replica(id) != "" {
 		s.joins.Joined(id)
+		s.observed.ForgetIssued(id)
 	}
 	s.settle([]mesh.ID{id})
 }

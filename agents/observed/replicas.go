@@ -160,11 +160,15 @@ func (s *State) Issued(id mesh.ID) {
 	s.o.Peers.Changed(id)
 }
 
-// forgetIssued forgets that a proxy has joined here.
-func (s *State) forgetIssued(id mesh.ID) {
+// ForgetIssued forgets that a proxy has joined here: it has a session by now, in which it says what it uses.
+func (s *State) ForgetIssued(id mesh.ID) {
 	s.mu.Lock()
+	known := s.issued[id] != nil
 	delete(s.issued, id)
 	s.mu.Unlock()
+	if known {
+		s.o.Peers.Changed(id)
+	}
 }
 
 // forgetTold forgets what is only told other replicas of proxies that are gone.

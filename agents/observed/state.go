@@ -129,7 +129,7 @@ func (s *State) Replaced(ctx context.Context, now identity.Subject, hadSession b
 		s.o.Logger.ErrorContext(ctx, "drain record not removed", "mesh", now.Mesh, "proxy", now.Dataplane, "err", err)
 	}
 	s.observeDraining(id, false)
-	s.forgetIssued(id)
+	s.ForgetIssued(id)
 	s.ObserveIdentity(id)
 }
 

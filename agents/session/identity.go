@@ -19,6 +19,7 @@ func (s *Sessions) report(sess *session, inUse *agentv1.InUse) error {
 		return err
 	}
 	s.o.Observed.ObserveIdentity(sess.peer.ID())
+	s.o.Observed.ForgetIssued(sess.peer.ID())
 	s.mu.Lock()
 	sess.inUse = inUse
 	s.mu.Unlock()
