@@ -81,7 +81,7 @@ func newAdmissionTarget(t *testing.T) *admissionTarget {
 	confined.ControlPlane = g.Program(t, programs.ControlPlane)
 	x.target = &target{t: t, memory: g, roots: x509.NewCertPool(), Machine: harness.New(t, harness.Options{Programs: confined, ControlPlaneArgs: []string{
 		"--store=kubernetes", "--state-dir=", "--kubeconfig=" + x.api.Kubeconfig, "--namespace=" + chart.Namespace, "--replica=a",
-		"--webhook-port=" + port, "--webhook-configuration=sonde",
+		"--webhook-port=" + port, "--peer-port=0", "--webhook-configuration=sonde",
 	}})}
 	return x
 }

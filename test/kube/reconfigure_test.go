@@ -74,7 +74,7 @@ func startProgram(t *testing.T) (p *plane, file func(text string)) {
 	file("drainAwareHealthz: true\n")
 	var log strings.Builder
 	cmd := exec.Command(program, "--store=kubernetes", "--config="+path, "--kubeconfig="+cluster.Kubeconfig, "--bind-address=127.0.0.1",
-		"--webhook-port="+ports[0], "--health-port="+ports[1], "--agents-port="+ports[2], "--admin-port="+ports[3])
+		"--peer-port=0", "--webhook-port="+ports[0], "--health-port="+ports[1], "--agents-port="+ports[2], "--admin-port="+ports[3])
 	cmd.Stderr = &log
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
