@@ -81,6 +81,8 @@ func TestBadOptionsAreNamed(t *testing.T) {
 		"quantity":            {args: []string{"--store=kubernetes", "--sidecar-memory=128"}, want: []string{`--sidecar-memory: "128": must be a quantity of at least 32Mi, such as 128Mi`}},
 		"quantity in a file":  {config: "store: kubernetes\nruntime:\n  kubernetes:\n    injector:\n      sidecarCpuLimit: 0\n", want: []string{`config.yaml, line 5: runtime.kubernetes.injector.sidecarCpuLimit: "0": must be a quantity of at least 50m, such as 500m or 1.5`}},
 		"request above limit": {config: "store: kubernetes\nruntime: {kubernetes: {injector: {sidecarCpu: 2, sidecarCpuLimit: 1500m}}}\n", want: []string{`runtime.kubernetes.injector.sidecarCpu: "2": must be at most the limit of the sidecar, which is 1500m`}},
+		"replicas of files":   {args: []string{"--store=dir:/mesh", "--peer-port=5682"}, want: []string{`--peer-port: "5682"`, "must not be given with a directory of files"}},
+		"replica":             {args: []string{"--store=kubernetes", "--replica=a/b"}, want: []string{`--replica: "a/b"`, "at most 253 characters without /"}},
 		"namespace":           {args: []string{"--store=kubernetes", "--namespace=Bad_Name"}, want: []string{"--namespace", "Bad_Name", "DNS label"}},
 		"log level":           {args: []string{"--store=dir:/x", "--log-level=loud"}, want: []string{"--log-level", "loud", "debug, info"}},
 		"health address":      {args: []string{"--store=dir:/x", "--health-addr=localhost:80"}, want: []string{"--health-addr", `"localhost:80"`, "IP address"}},
