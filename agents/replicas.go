@@ -77,8 +77,10 @@ func (s *Server) Heard(id mesh.ID) {
 		s.joins.Joined(id)
 		s.observed.ForgetIssued(id)
 	}
-	s.settle([]mesh.ID{id})
 }
+
+// Merged implements peers.Local.
+func (s *Server) Merged(id mesh.ID) { s.settle([]mesh.ID{id}) }
 
 // HeardReplica implements peers.Local. Run advances the rotations that wait for it.
 func (s *Server) HeardReplica() { s.sessions.WakeAll() }
@@ -103,6 +105,9 @@ func (s *Server) settle(proxies []mesh.ID) {
 // wanted reports whether what a lost replica has said of a proxy still says something: the proxy is there, and has not spoken elsewhere.
 func (s *Server) wanted(said peers.Said) bool {
 	id := said.Proxy.GetId()
+	if s.o.View() == nil {
+		return true
+	}
 	d := s.o.View().Dataplane(id)
 	if d == nil || d.Identity.Instance != said.Proxy.GetInstance() {
 		return false

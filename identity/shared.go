@@ -48,28 +48,30 @@ func (a *Authority) follow(ctx context.Context, meshName string) error {
 		if err != nil {
 			return err
 		}
-		if a.replace(ctx, m, before, s) {
+		followed, done := a.replace(ctx, m, before, s)
+		if followed && a.o.Followed != nil {
+			a.o.Followed(meshName) // not with the lock of a step: it may make the next one
+		}
+		if done {
 			return nil
 		}
 	}
 }
 
-// replace makes a state that was read from the storage the current one. It returns false if there is another one than before: what
-// was read may be older.
-func (a *Authority) replace(ctx context.Context, m *meshAuthority, before, s *state) bool {
+// replace makes a state that was read from the storage the current one, and returns whether that was another one. It is not done if there is another
+// one than before by now: what was read may be older.
+func (a *Authority) replace(ctx context.Context, m *meshAuthority, before, s *state) (followed, done bool) {
 	m.step.Lock()
 	defer m.step.Unlock()
 	if m.current.Load() != before {
-		return false
+		return false, false
 	}
-	if s.version != before.version {
-		a.put(m, s)
-		a.logStep(ctx, m.mesh, s)
-		if a.o.Followed != nil {
-			a.o.Followed(m.mesh)
-		}
+	if s.version == before.version {
+		return false, true
 	}
-	return true
+	a.put(m, s)
+	a.logStep(ctx, m.mesh, s)
+	return true, true
 }
 
 // change puts the state that decide makes of the current one into the storage, and then into use. decide returns nil if there is

@@ -18,7 +18,7 @@ import (
 // Limits of one message.
 const (
 	maxText        = 512
-	maxInbounds    = 1000
+	maxInbounds    = 10_000 // as many as a Dataplane may have
 	maxFeatures    = 32
 	maxAuthorities = 1000
 )

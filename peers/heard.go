@@ -46,10 +46,15 @@ func (h *heard) set(m *peerv1.Proxy) error {
 	}
 	delete(h.stale, id)
 	h.proxies[id] = m
-	if m.GetAwaited() {
-		h.answers[id] = m.GetVersion()
-	}
+	delete(h.answers, id) // until it is merged, see receiver.take
 	return nil
+}
+
+// await has Taken answer what was said of a proxy, if the replica waits for that. It needs Peers.mu.
+func (h *heard) await(m *peerv1.Proxy) {
+	if h.proxies[m.GetId()] == m && m.GetAwaited() {
+		h.answers[m.GetId()] = m.GetVersion()
+	}
 }
 
 // endSnapshot forgets what the snapshot has not named, and returns that. It needs Peers.mu.
@@ -58,6 +63,7 @@ func (h *heard) endSnapshot() []mesh.ID {
 	gone := slices.Collect(maps.Keys(h.stale))
 	for _, id := range gone {
 		delete(h.proxies, id)
+		delete(h.answers, id)
 	}
 	clear(h.stale)
 	return gone
@@ -134,13 +140,16 @@ type Loaded struct {
 	Lost time.Time
 }
 
-// Loaded returns what the other replicas that there are have loaded, sorted by name.
+// Loaded returns what the other replicas that there are have loaded, sorted by name. Before it is known which there are, there is one without a name.
 func (p *Peers) Loaded() []Loaded {
 	if p == nil {
 		return nil
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.followed == nil {
+		return []Loaded{{Replica: "(it is not known yet which there are)"}}
+	}
 	var all []Loaded
 	for name := range p.followed {
 		l := Loaded{Replica: name}

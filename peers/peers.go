@@ -34,6 +34,8 @@ type Local interface {
 	// Heard is called after others have said something of a proxy, HeardReplica after they have said what they have loaded, or were lost.
 	Heard(id mesh.ID)
 	HeardReplica()
+	// Merged is called after Heard for a proxy of which a replica waits for Taken.
+	Merged(id mesh.ID)
 	// Query asks an Envoy whose proxy has a session here. Errors are gRPC statuses.
 	Query(ctx context.Context, proxy mesh.ID, view mesh.EnvoyView, take func([]byte) error) error
 	// CheckDuplicate returns why another process of a proxy that has a session here is refused, "" if it is not.

@@ -138,7 +138,7 @@ func (r *replica) Replica() *peerv1.Replica {
 	return &peerv1.Replica{Authorities: []*peerv1.Authority{{Mesh: "default", BundleEpoch: 7, SigningCa: r.name}}}
 }
 
-func (r *replica) Heard(id mesh.ID) {
+func (r *replica) Merged(id mesh.ID) {
 	r.mu.Lock()
 	taken := r.taken
 	r.mu.Unlock()
@@ -148,6 +148,8 @@ func (r *replica) Heard(id mesh.ID) {
 }
 
 func (*replica) HeardReplica() {}
+
+func (*replica) Heard(mesh.ID) {}
 
 func (r *replica) Query(_ context.Context, id mesh.ID, view mesh.EnvoyView, take func([]byte) error) error {
 	if r.Proxy(id) == nil {
@@ -460,7 +462,6 @@ func TestBadMessages(t *testing.T) {
 	proxy := func(p *peerv1.Proxy) *peerv1.ReportMessage {
 		return &peerv1.ReportMessage{Message: &peerv1.ReportMessage_Proxy{Proxy: p}}
 	}
-	long := strings.Repeat("x", 2000)
 	tests := map[string]struct {
 		messages []*peerv1.ReportMessage
 		code     codes.Code
@@ -469,13 +470,8 @@ func TestBadMessages(t *testing.T) {
 		"no Hello":           {[]*peerv1.ReportMessage{proxy(proxyOf("default/web", ""))}, codes.InvalidArgument, "hello: must be the first message"},
 		"another name":       {[]*peerv1.ReportMessage{hello("c")}, codes.PermissionDenied, `the certificate is for replica "a"`},
 		"two Hellos":         {[]*peerv1.ReportMessage{hello("a"), hello("a")}, codes.InvalidArgument, "hello: a stream has one"},
-		"no proxy":           {[]*peerv1.ReportMessage{hello("a"), proxy(proxyOf("web", ""))}, codes.InvalidArgument, `proxy.id: "web": must be MESH/NAME`},
-		"a long name":        {[]*peerv1.ReportMessage{hello("a"), proxy(proxyOf("default/"+long, ""))}, codes.InvalidArgument, "proxy.id"},
-		"a long text":        {[]*peerv1.ReportMessage{hello("a"), proxy(proxyOf("default/web", long))}, codes.InvalidArgument, "proxy.session: 2000 bytes: must have at most 512"},
-		"no address":         {[]*peerv1.ReportMessage{hello("a"), proxy(&peerv1.Proxy{Id: "default/web", Listeners: &peerv1.Listeners{Accepted: []string{"x"}}})}, codes.InvalidArgument, `proxy.listeners.accepted: "x": must be ip:port`},
-		"a negative order":   {[]*peerv1.ReportMessage{hello("a"), proxy(&peerv1.Proxy{Id: "default/web", Listeners: &peerv1.Listeners{Order: &peerv1.Order{Time: -1}}})}, codes.InvalidArgument, "proxy.listeners.order"},
 		"an epoch of 0":      {[]*peerv1.ReportMessage{hello("a"), {Message: &peerv1.ReportMessage_Replica{Replica: &peerv1.Replica{Authorities: []*peerv1.Authority{{Mesh: "default"}}}}}}, codes.InvalidArgument, "bundle_epoch: 0: must be at least 1"},
-		"a message of 1 MiB": {[]*peerv1.ReportMessage{hello("a"), proxy(proxyOf("default/web", strings.Repeat("x", 1<<20)))}, codes.ResourceExhausted, "larger than max"},
+		"a message of 9 MiB": {[]*peerv1.ReportMessage{hello("a"), proxy(proxyOf("default/web", strings.Repeat("x", 9<<20)))}, codes.ResourceExhausted, "larger than max"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -494,6 +490,33 @@ func TestBadMessages(t *testing.T) {
 	}
 	if got := b.says("default/web"); got != "" {
 		t.Errorf("heard is %q", got)
+	}
+}
+
+// TestBadProxies has a replica say of proxies what none would: that is counted and left out, and what it says of others is heard.
+func TestBadProxies(t *testing.T) {
+	certificate := keys(t)
+	b := start(t, certificate, "b")
+	stream, err := dial(t, b.address, certificate.Replica(trustDomain, "a").Client()).Report(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = stream.Send(&peerv1.ReportMessage{Message: &peerv1.ReportMessage_Hello{Hello: &peerv1.Hello{Replica: "a", Process: "p", Started: timestamppb.Now()}}})
+	long := strings.Repeat("x", 2000)
+	bad := []*peerv1.Proxy{
+		proxyOf("web", ""), proxyOf("default/"+long, ""), proxyOf("default/web", long),
+		{Id: "default/web", Listeners: &peerv1.Listeners{Accepted: []string{"x"}}},
+		{Id: "default/web", Listeners: &peerv1.Listeners{Refused: map[string]string{"10.0.0.1:80": long}}},
+		{Id: "default/web", Listeners: &peerv1.Listeners{Order: &peerv1.Order{Time: -1}}},
+	}
+	for _, p := range append(bad, proxyOf("default/good", "one")) {
+		if err := stream.Send(&peerv1.ReportMessage{Message: &peerv1.ReportMessage_Proxy{Proxy: p}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.until(t, "default/good", "a one")
+	if got := testutil.ToFloat64(counter(t, b.registry)); got != float64(len(bad)) || b.says("default/web") != "" {
+		t.Errorf("%v are counted, want %d; heard is %q", got, len(bad), b.says("default/web"))
 	}
 }
 

@@ -108,7 +108,10 @@ func (p *Peers) open(hello *peerv1.Hello) (*receiver, error) {
 	if old != nil {
 		old.end(errReplaced)
 		// What it has said holds until it says something else, or that this is all.
-		h.proxies, h.replica, h.complete = old.proxies, old.replica, old.complete
+		h.proxies = old.proxies
+		if old.hello.GetProcess() == hello.GetProcess() {
+			h.replica, h.complete = old.replica, old.complete
+		}
 		for id := range h.proxies {
 			h.stale[id] = struct{}{}
 		}
@@ -202,11 +205,21 @@ func (r *receiver) receive(stream peerv1.PeerService_ReportServer) error {
 // take takes a message over.
 func (r *receiver) take(m *peerv1.ReportMessage) error {
 	if err := checkMessage(m); err != nil {
+		if m.GetProxy() != nil { // what is said of one proxy must not keep what is said of the others
+			_ = r.peers.refuse(context.Background(), err)
+			return nil
+		}
 		return r.peers.refuse(context.Background(), err)
 	}
 	ids, replica, err := r.change(m)
 	for _, id := range ids {
 		r.peers.local.Heard(id)
+	}
+	if p := m.GetProxy(); p.GetAwaited() && err == nil {
+		r.peers.mu.Lock()
+		r.heard.await(p)
+		r.peers.mu.Unlock()
+		r.peers.local.Merged(p.GetId())
 	}
 	if replica {
 		r.peers.local.HeardReplica()
@@ -227,6 +240,7 @@ func (r *receiver) change(m *peerv1.ReportMessage) (ids []mesh.ID, replica bool,
 		return []mesh.ID{m.Proxy.GetId()}, false, h.set(m.Proxy)
 	case *peerv1.ReportMessage_Forgotten:
 		delete(h.proxies, m.Forgotten)
+		delete(h.answers, m.Forgotten)
 		delete(h.stale, m.Forgotten)
 		return []mesh.ID{m.Forgotten}, false, nil
 	case *peerv1.ReportMessage_SnapshotEnd:

@@ -22,7 +22,7 @@ import (
 
 // Limits of the server. Without the certificate of a replica there are handshakes alone.
 const (
-	maxReceived       = 256 << 10 // bytes of a message: one proxy with all its inbounds
+	maxReceived       = 8 << 20 // bytes of a message: one proxy with all its inbounds, each with a reason
 	maxHeaderBytes    = 16 << 10
 	maxStreamsPerConn = 64
 	maxConnections    = 128

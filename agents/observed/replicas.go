@@ -7,9 +7,11 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	peerv1 "github.com/sonde-mesh/sonde/api/peer/v1"
 	"github.com/sonde-mesh/sonde/identity"
+	"github.com/sonde-mesh/sonde/internal/cut"
 	"github.com/sonde-mesh/sonde/peers"
 )
 
@@ -81,7 +83,7 @@ func (s *State) Heard(id mesh.ID) {
 // hearIdentity tells the authority which certificates a proxy has by what others say, and what it uses if its newest session is elsewhere.
 func (s *State) hearIdentity(id mesh.ID) {
 	meshName, name := mesh.SplitID(id)
-	newest := s.observed.factsOf(id).session
+	newest, heard := s.observed.factsOf(id).session, false
 	for _, said := range s.said(id) {
 		c, session := said.Proxy.GetCertificate(), said.Proxy.GetSession()
 		if c.GetSerial() == "" {
@@ -98,11 +100,14 @@ func (s *State) hearIdentity(id mesh.ID) {
 				Bundle: session.GetBundleId(), Epoch: session.GetBundleEpoch(), Serial: c.GetSerial(), CA: c.GetCa(), NotAfter: p.NotAfter, ServingCA: session.GetServingCaId(),
 			}
 		}
+		heard = true
 		if err := s.o.Authority.Hear(p, use); err != nil {
 			s.o.Logger.Debug("certificate of a proxy not taken over", "mesh", meshName, "proxy", name, "replica", said.Replica, "err", err)
 		}
 	}
-	s.ObserveIdentity(id)
+	if heard { // else nothing is known of it here that was not known before
+		s.ObserveIdentity(id)
+	}
 }
 
 // Tell adds to m what this replica knows of a proxy by itself, and returns false if that is nothing.
@@ -126,7 +131,7 @@ func (s *State) Tell(id mesh.ID, m *peerv1.Proxy) bool {
 func texts(reasons map[netip.AddrPort]string) map[string]string {
 	all := make(map[string]string, len(reasons))
 	for at, reason := range reasons {
-		all[at.String()] = reason
+		all[at.String()] = cut.Text(reason, agentv1.MaxReason)
 	}
 	return all
 }

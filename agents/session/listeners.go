@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
@@ -67,9 +68,19 @@ func (s *Sessions) askListeners(sess *session) {
 			s.o.Logger.DebugContext(ctx, "listeners of an Envoy not known", "mesh", sess.peer.Mesh, "proxy", sess.peer.Dataplane, "err", err)
 			return
 		}
-		s.o.Observed.ObserveAsked(sess.peer.ID(), active)
+		s.o.Observed.ObserveAsked(sess.peer.ID(), s.ofInbounds(sess.peer.ID(), active))
 		sess.signal()
 	})
+}
+
+// ofInbounds returns which of the addresses are those of the proxy's inbounds.
+func (s *Sessions) ofInbounds(id mesh.ID, active []netip.AddrPort) []netip.AddrPort {
+	d := s.o.View().Dataplane(id)
+	if d == nil {
+		return nil
+	}
+	want := listenersOf(d)
+	return slices.DeleteFunc(active, func(at netip.AddrPort) bool { return !slices.Contains(want, at) })
 }
 
 // readListeners returns the addresses in Envoy's answer to /listeners?format=json.

@@ -184,7 +184,7 @@ func (s *Sessions) Tell(id mesh.ID, m *peerv1.Proxy) bool {
 	switch {
 	case sess != nil:
 		m.Session, m.Instance, m.Awaited = sess.tell(), sess.peer.Instance, s.awaited(id, sess)
-	case ended:
+	case ended && (m.GetInstance() == "" || e.instance == m.GetInstance()): // else it is that of an earlier proxy of the same name
 		m.Session, m.Instance = proto.CloneOf(e.last), e.instance
 	default:
 		s.mu.Unlock()
