@@ -164,7 +164,7 @@ bench-hostile: ## attack a control plane for ten minutes, beside proxies that ge
 
 .PHONY: bench-soak
 bench-soak: ## change and break a mesh for ten minutes, and look whether all ends well (DURATION=2m SEED=7)
-	@mkdir -p bin && cd test && go test ./bench/soak -run TestSoak -count=1 -v -soak=$(or $(DURATION),10m) $(if $(SEED),-seed=$(SEED)) \
+	@mkdir -p bin && cd test && go test -tags soak ./bench/soak -run TestSoak -count=1 -v -soak=$(or $(DURATION),10m) $(if $(SEED),-seed=$(SEED)) \
 		-artifacts -outputdir=$(CURDIR)/bin -timeout 0
 
 $(LINT):

@@ -3,8 +3,8 @@
 // everything is mended: then each proxy must have what the files say, and some that begin with nothing, too. At the end the control plane
 // must hold nothing of proxies that are gone.
 //
-//	go test ./bench/soak -run TestSoak -v -soak 10m -timeout 0
-//	go test ./bench/soak -run TestSoak -v -soak 2m -seed 7 -artifacts # repeat a seed, and keep the journal, the logs and the files
+//	go test -tags soak ./bench/soak -run TestSoak -v -soak 10m -timeout 0
+//	go test -tags soak ./bench/soak -run TestSoak -v -soak 2m -seed 7 -artifacts # repeat a seed, and keep the journal, the logs and the files
 //
-// A seed decides each operation and when it is due, but not how processes are scheduled.
+// It takes minutes, and is built with the tag soak alone. A seed decides each operation and when it is due, but not how processes are scheduled.
 package soak

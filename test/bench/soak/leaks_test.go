@@ -1,7 +1,8 @@
+//go:build soak
+
 package soak
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
@@ -15,15 +16,7 @@ const (
 	batches, changesPerBatch = 5, 10
 	// unread is how long the store may take to read a file.
 	unread = 300 * time.Millisecond
-	// heapSlack is how much the live heap may grow in half of the rounds, in bytes: in a run of the usual size less than 1 KiB
-	// for each proxy that came. memorySlack is the same for the process, which keeps memory that it once had.
-	heapSlack, memorySlack = 512 << 10, 8 << 20
-	// goroutineSlack is for goroutines that serve the metrics, whose number varies.
-	goroutineSlack = 4
 )
-
-// usage is what the control plane has when no proxy is connected.
-type usage struct{ goroutines, heap, memory float64 }
 
 // leaks has all proxies come and go several times, and checks that nothing of them remains in the control plane.
 func (s *soak) leaks() {
@@ -39,23 +32,6 @@ func (s *soak) leaks() {
 		s.Logf("the control plane at rest after %d rounds: %s", round, all[round])
 	}
 	s.must(growth(all[1:]))
-}
-
-// growth compares the first half of the rounds with the second. The round before them does not count, since some things are
-// made when they are first needed. Single rounds do not count either, since a process returns memory when it wants to.
-func growth(all []usage) error {
-	first, second := all[:len(all)/2], all[len(all)/2:]
-	before, after := first[0], second[0]
-	for _, l := range first {
-		before = usage{max(before.goroutines, l.goroutines), min(before.heap, l.heap), min(before.memory, l.memory)}
-	}
-	for _, l := range second {
-		after = usage{min(after.goroutines, l.goroutines), min(after.heap, l.heap), min(after.memory, l.memory)}
-	}
-	if after.goroutines > before.goroutines+goroutineSlack || after.heap > before.heap+heapSlack || after.memory > before.memory+memorySlack {
-		return fmt.Errorf("the control plane keeps what is of proxies that are gone: %s in the first %d rounds, %s in the others", before, len(first), after)
-	}
-	return nil
 }
 
 // fill connects all proxies anew, and makes changes that are undone in the end.
@@ -132,8 +108,4 @@ func (s *soak) heap() float64 {
 	}
 	s.Fatal("the control plane collects no garbage")
 	return 0
-}
-
-func (l usage) String() string {
-	return fmt.Sprintf("%.0f goroutines, %.2f MiB live, %.1f MiB of memory", l.goroutines, l.heap/(1<<20), l.memory/(1<<20))
 }

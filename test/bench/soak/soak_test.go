@@ -1,3 +1,5 @@
+//go:build soak
+
 package soak
 
 import (
@@ -28,7 +30,7 @@ import (
 )
 
 var (
-	duration = flag.Duration("soak", 0, "how long operations go on, from 10s; the search for leaks comes after; 0 leaves TestSoak out")
+	duration = flag.Duration("soak", 10*time.Minute, "how long operations go on, from 10s; the search for leaks comes after")
 	seed     = flag.Uint64("seed", 0, "decides what happens; 0 takes one at random")
 	proxies  = flag.Int("proxies", 200, "proxies, at least 16")
 	services = flag.Int("services", 100, "services, at least 16")
@@ -88,9 +90,6 @@ func (c *counts) String() string {
 }
 
 func TestSoak(t *testing.T) {
-	if *duration == 0 {
-		t.Skip("it takes minutes: -soak says how many")
-	}
 	if *duration < 10*time.Second || *proxies < 2*prodShare || *services < 2*prodShare {
 		t.Fatalf("too little: -soak from 10s, -proxies and -services from %d", 2*prodShare)
 	}
