@@ -135,7 +135,11 @@ func load(directory string) (*memory, error) {
 		if err != nil || d.IsDir() {
 			return err
 		}
-		m.files[path], err = fs.ReadFile(root, path)
+		data, err := fs.ReadFile(root, path)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // the control plane runs: it has renamed a file that it was writing
+		}
+		m.files[path] = data
 		return err
 	})
 	return m, err

@@ -1,6 +1,7 @@
 package xds
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"slices"
@@ -16,6 +17,7 @@ const waitAtMost = 2 * time.Minute
 // sent the ACK of its last change, so that no change is skipped for a newer one.
 type arrivals struct {
 	began   time.Time
+	version string         // of what is to arrive, as the generator makes it; "" where that is not a resource
 	first   int            // of the proxies
 	after   []atomic.Int64 // of each proxy, in nanoseconds; 0 before
 	missing atomic.Int64   // proxies
@@ -34,6 +36,9 @@ func (a *arrivals) expects(proxy int) bool {
 	i := proxy - a.first
 	return 0 <= i && i < len(a.after) && a.after[i].Load() == 0
 }
+
+// is compares versions. Sonde's version is the beginning of the hash that go-control-plane uses as a whole.
+func (a *arrivals) is(version []byte) bool { return bytes.HasPrefix(version, []byte(a.version)) }
 
 func (a *arrivals) arrive(proxy int) {
 	if a.after[proxy-a.first].CompareAndSwap(0, int64(time.Since(a.began))) && a.missing.Add(-1) == 0 {

@@ -86,7 +86,7 @@ func newBroadcast(w topology) (*broadcast, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &broadcast{first: map[resource.Type]frame{}, changes: make([][2]frame, w.services), peers: map[*peer]struct{}{}}
+	b := &broadcast{first: map[resource.Type]frame{}, changes: make([][2]frame, len(p.endpoints)), peers: map[*peer]struct{}{}}
 	for t, all := range p.all {
 		if b.first[t], err = frameOf(t, all...); err != nil {
 			return nil, err

@@ -151,13 +151,13 @@ func (p *proxy) Connected() {
 }
 
 // Resource implements adsclient.Observer.
-func (p *proxy) Resource(t resource.Type, name, _ []byte) {
+func (p *proxy) Resource(t resource.Type, name, version []byte) {
 	p.served = true
 	p.resources.Add(1)
 	if t != resource.Endpoint || p.odd {
 		return
 	}
-	if change := p.changed[string(name)].Load(); change.expects(p.index) {
+	if change := p.changed[string(name)].Load(); change.expects(p.index) && change.is(version) {
 		p.arrived = append(p.arrived, change)
 	}
 }

@@ -40,14 +40,20 @@ func generate(w topology) (*payload, error) {
 	}
 	proxy := proxyID(w.owners() - 1)
 	desired := translator.Attach(proxy)
-	p := &payload{all: map[resource.Type][]*resource.Resource{}, endpoints: make([][2]*resource.Resource, w.services)}
+	first, _ := w.viewers(w.narrow())
+	translator.Attach(proxyID(first))
+	p := &payload{all: map[resource.Type][]*resource.Resource{}, endpoints: make([][2]*resource.Resource, w.services+1)}
 	for _, t := range resource.Types() {
 		p.all[t] = desired.Of(t)
 	}
 	now := w.forms()
 	for form := range 2 {
-		desired, _ = translator.Resources(proxy)
-		for s := range w.services {
+		for s := range w.services + 1 {
+			viewer := proxy
+			if s == w.narrow() {
+				viewer = proxyID(first)
+			}
+			desired, _ := translator.Resources(viewer)
 			r := desired.Get(resource.Name{Type: resource.Endpoint, Name: w.serviceName(s)})
 			if r == nil {
 				return nil, fmt.Errorf("generate resources: %s has no endpoints", w.serviceName(s))

@@ -26,6 +26,9 @@ type session struct {
 	role     *rig.Process // nil for sonde-cp
 	fleet    *fleet
 	identity *sondecp.Identity
+	// payload has what changes are expected to arrive as, and forms the form that each service has been told to have.
+	payload *payload
+	forms   forms
 	// change begins a change of a service. changed ends it, when it has reached the proxies.
 	change  func(service int) error
 	changed func() error
@@ -34,7 +37,7 @@ type session struct {
 // start starts a subject. No proxy is connected.
 func start(b *testing.B, subject string, w topology) *session {
 	b.Helper()
-	s := &session{B: b, name: subject, topology: w, changed: func() error { return nil }}
+	s := &session{B: b, name: subject, topology: w, changed: func() error { return nil }, forms: w.forms()}
 	var state, address string
 	if subject == subjectSonde {
 		state, address = s.startSonde()
@@ -47,6 +50,8 @@ func start(b *testing.B, subject string, w topology) *session {
 		s.changed = s.role.Done
 	}
 	var err error
+	s.payload, err = generate(w)
+	s.must(err)
 	s.identity, err = sondecp.OpenIdentity(state)
 	s.must(err)
 	s.fleet = newFleet(b, w, s.identity, address)
@@ -181,7 +186,9 @@ func (s *session) connect() []time.Duration {
 
 // expect notes when each proxy that sees the service has sent the ACK of its next change.
 func (s *session) expect(service int) *arrivals {
+	s.forms[service] = !s.forms[service]
 	a := newArrivals(s.topology.viewers(service))
+	a.version = s.payload.in(service, s.forms).Version
 	s.fleet.changed[s.topology.serviceName(service)].Store(a)
 	return a
 }
