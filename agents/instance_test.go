@@ -5,14 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"path/filepath"
 	"sync"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
 
 	"github.com/sonde-mesh/sonde/agents"
 	"github.com/sonde-mesh/sonde/agents/join"
+	"github.com/sonde-mesh/sonde/agents/observed"
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
@@ -130,6 +133,32 @@ func TestDeletedPodIsNotItsSuccessor(t *testing.T) {
 	}
 	if names, _ := h.state.List("."); len(names) != 5 { // serving CA with copies, token key, CAs
 		t.Errorf("the state has %v, want nothing of a pod", names)
+	}
+}
+
+// What other replicas are told of a pod is not said of its successor, and what Envoy has said is not forgotten before its agent has come.
+func TestWhatReplicasAreToldOfAPod(t *testing.T) {
+	const id = "default/db-0.shop"
+	h := newPodHarness(t, podTokens{"1": db0("1")})
+	h.has("1")
+	old := h.pod("1")
+	if err := old.join(); err != nil {
+		t.Fatal(err)
+	}
+	old.connect(true)
+	old.report()
+	if m := h.server.Proxy(id); m.GetInstance() != "1" || !m.GetSession().GetOpen() || m.GetCertificate().GetSerial() == "" {
+		t.Errorf("told is %v", m)
+	}
+	old.leave()
+	h.eventually("the session is told as ended", func() bool { return !h.server.Proxy(id).GetSession().GetOpen() })
+
+	h.has("2")
+	h.eventually("nothing of the old pod is told", func() bool { return h.server.Proxy(id).GetSession() == nil })
+	h.server.ObserveListeners(id, observed.Listeners{Accepted: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:80")}, Since: time.Now()})
+	h.server.Heard(id) // another replica has said something
+	if m := h.server.Proxy(id); m.GetInstance() != "2" || len(m.GetListeners().GetAccepted()) != 1 {
+		t.Errorf("told is %v", m)
 	}
 }
 

@@ -225,6 +225,42 @@ func eventually(t *testing.T, what string, holds func() bool) {
 	}
 }
 
+// TestFollowedMayGoOn has the one that follows a step make the next one at once.
+func TestFollowedMayGoOn(t *testing.T) {
+	storage := newMemory()
+	v := view{}
+	a := openWith(t, Options{Secrets: secrets{storage}, Proxies: v.proxies})
+	if err := a.Ensure(t.Context(), "default", 0); err != nil {
+		t.Fatal(err)
+	}
+	var b *Authority
+	went := make(chan error, 10)
+	b = openWith(t, Options{Secrets: secrets{storage}, Proxies: v.proxies, Followed: func(meshName string) {
+		_, err := b.AdvanceRotation(t.Context(), meshName, nil)
+		went <- err
+	}})
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { _ = b.Run(ctx) })
+	t.Cleanup(func() { cancel(); running.Wait() })
+	eventually(t, "it watches", func() bool {
+		storage.mu.Lock()
+		defer storage.mu.Unlock()
+		return len(storage.watchers) == 1
+	})
+	if err := a.StartRotation(t.Context(), "default", 0); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-went:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("it waits for itself")
+	}
+}
+
 func TestOneOfTwoMakesTheCA(t *testing.T) {
 	a, b := share(t, newMemory())
 	var both sync.WaitGroup

@@ -79,6 +79,7 @@ type replica struct {
 	mu      sync.Mutex
 	proxies map[mesh.ID]*peerv1.Proxy
 	taken   bool // whether what is heard is taken at once
+	told    map[mesh.ID]string
 }
 
 const trustDomain = "sonde.internal"
@@ -89,7 +90,7 @@ func start(t testing.TB, certificate *serving.Certificate, name string) *replica
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &replica{name: name, address: listener.Addr().String(), registry: prometheus.NewRegistry(), proxies: map[mesh.ID]*peerv1.Proxy{}, taken: true}
+	r := &replica{name: name, address: listener.Addr().String(), registry: prometheus.NewRegistry(), proxies: map[mesh.ID]*peerv1.Proxy{}, taken: true, told: map[mesh.ID]string{}}
 	own := certificate.Replica(trustDomain, name)
 	r.Peers, err = peers.New(peers.Options{
 		Name: name, Version: "test", Server: own.Server(), Client: own.Client(), NameOf: own.NameOf, Registerer: r.registry,
@@ -149,7 +150,13 @@ func (r *replica) Merged(id mesh.ID) {
 
 func (*replica) HeardReplica() {}
 
-func (*replica) Heard(mesh.ID) {}
+// Heard keeps what was heard when it was last told of a proxy.
+func (r *replica) Heard(id mesh.ID) {
+	said := r.says(id)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.told[id] = said
+}
 
 func (r *replica) Query(_ context.Context, id mesh.ID, view mesh.EnvoyView, take func([]byte) error) error {
 	if r.Proxy(id) == nil {
@@ -539,6 +546,28 @@ func TestManyProxies(t *testing.T) {
 	}
 	if n := len(b.HeardProxies()); n != 20_000 {
 		t.Errorf("%d proxies are kept", n)
+	}
+}
+
+// TestReplicasThatAreKept has many replicas come and go: those that are lost make room, and what they have said is taken back.
+func TestReplicasThatAreKept(t *testing.T) {
+	certificate := keys(t)
+	b := start(t, certificate, "b")
+	for i := range 17 {
+		name := fmt.Sprint("a", i)
+		a := start(t, certificate, name)
+		id := "default/" + name
+		a.knows(proxyOf(id, "one"), id)
+		a.Follow(map[string]string{"b": b.address})
+		b.until(t, id, name+" one")
+		a.stop()
+		b.until(t, id, name+" one LOST")
+	}
+	b.until(t, "default/a0", "")
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.told["default/a0"] != "" {
+		t.Errorf("of a proxy that is forgotten it was told %q last", b.told["default/a0"])
 	}
 }
 

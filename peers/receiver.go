@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -87,6 +89,12 @@ func (s *service) awaitHello(stream peerv1.PeerService_ReportServer) (*peerv1.He
 // open makes the stream of that Hello the one of its replica.
 func (p *Peers) open(hello *peerv1.Hello) (*receiver, error) {
 	name := hello.GetReplica()
+	var forgotten []mesh.ID
+	defer func() { // without mu
+		for _, id := range forgotten {
+			p.local.Heard(id)
+		}
+	}()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	old := p.heard[name]
@@ -97,8 +105,11 @@ func (p *Peers) open(hello *peerv1.Hello) (*receiver, error) {
 		return nil, status.Error(codes.AlreadyExists, "replica: it has called itself")
 	case old != nil && old.lost.IsZero() && old.hello.GetProcess() != hello.GetProcess() && !hello.GetStarted().AsTime().After(old.hello.GetStarted().AsTime()):
 		return nil, status.Errorf(codes.AlreadyExists, "replica: %q: another process with this name has started later, and is connected: give each replica a name of its own", name)
-	case old == nil && len(p.heard) >= maxReplicas && !p.dropLost():
-		return nil, status.Errorf(codes.ResourceExhausted, "%d replicas are connected, which is the limit", len(p.heard))
+	case old == nil && len(p.heard) >= maxReplicas:
+		var dropped bool
+		if forgotten, dropped = p.dropLost(); !dropped {
+			return nil, status.Errorf(codes.ResourceExhausted, "%d replicas are connected, which is the limit", len(p.heard))
+		}
 	}
 	r := &receiver{peers: p, ended: make(chan struct{})}
 	h := &heard{
@@ -120,16 +131,21 @@ func (p *Peers) open(hello *peerv1.Hello) (*receiver, error) {
 	return r, nil
 }
 
-// dropLost forgets the replica that was lost first, and returns false if none is lost. mu is held.
-func (p *Peers) dropLost() bool {
+// dropLost forgets the replica that was lost first, and returns of which proxies it has said something. It returns false if none is lost. mu is
+// held.
+func (p *Peers) dropLost() (proxies []mesh.ID, dropped bool) {
 	var first string
 	for name, h := range p.heard {
 		if !h.lost.IsZero() && (first == "" || h.lost.Before(p.heard[first].lost)) {
 			first = name
 		}
 	}
+	if first == "" {
+		return nil, false
+	}
+	proxies = slices.Collect(maps.Keys(p.heard[first].proxies))
 	delete(p.heard, first)
-	return first != ""
+	return proxies, true
 }
 
 var errReplaced = status.Error(codes.Aborted, "a newer stream of this replica has taken over")

@@ -97,8 +97,17 @@ func (s *Sessions) endQueries(proxy mesh.ID) {
 	}
 }
 
-// keepUnsent keeps the queries that a session has not sent, for the next one. The others have reached the agent, which answers them on a connection of
-// their own. mu is held.
+// endUnsent ends the queries that keepUnsent has kept, of a proxy whose agent has moved to another replica. mu is held.
+func (s *Sessions) endUnsent(proxy mesh.ID) {
+	for _, q := range s.queries {
+		if q.proxy == proxy && q.unsent != nil {
+			q.end(errSessionEnded)
+		}
+	}
+}
+
+// keepUnsent keeps the queries that a session has not sent, for the next one. The others have reached the agent, which answers them on the connection
+// on which they came. mu is held.
 func (s *Sessions) keepUnsent(sess *session) {
 	for {
 		select {

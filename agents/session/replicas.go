@@ -129,6 +129,9 @@ func (s *Sessions) Heard(id mesh.ID) {
 	defer s.mu.Unlock()
 	sess := s.sessions[id]
 	if sess == nil {
+		if open {
+			s.endUnsent(id)
+		}
 		return
 	}
 	if open && observed.OrderOf(there.Proxy.GetSession().GetOrder()).Compare(sess.order) > 0 {
