@@ -2,6 +2,7 @@ package agents
 
 import (
 	"context"
+	"slices"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -46,7 +47,7 @@ func (s *Server) Proxy(id mesh.ID) *peerv1.Proxy {
 	}
 	known := s.observed.Tell(id, m)
 	known = s.sessions.Tell(id, m) || known
-	if w, waits := s.joins.Waiting()[id]; waits {
+	if w, waits := s.joins.Wait(id); waits {
 		m.Waiting, known = &peerv1.Waiting{Since: timestamppb.New(w.Since), Reason: w.Reason}, true
 	}
 	if !known {
@@ -95,6 +96,9 @@ func (s *Server) Streams() map[mesh.ID][]*adminv1.Stream { return s.o.Streams() 
 
 // settle tells the replicas that wait for it that proxies here have what was heard.
 func (s *Server) settle(proxies []mesh.ID) {
+	if s.o.Peers == nil {
+		return
+	}
 	for _, id := range proxies {
 		if s.sessions.Settled(id) {
 			s.o.Peers.Taken(id)
@@ -112,27 +116,18 @@ func (s *Server) wanted(said peers.Said) bool {
 	if d == nil || d.Identity.Instance != said.Proxy.GetInstance() {
 		return false
 	}
-	newer := func(of func(*peerv1.Proxy) (*peerv1.Order, bool)) bool {
-		mine, says := of(said.Proxy)
-		if !says {
-			return true
-		}
-		all := []*peerv1.Proxy{s.Proxy(id)}
-		for _, other := range s.o.Peers.Heard(id) {
-			all = append(all, other.Proxy)
-		}
-		for _, other := range all {
-			if order, says := of(other); says && observed.OrderOf(order).Compare(observed.OrderOf(mine)) > 0 {
-				return true
-			}
-		}
-		return false
+	others := []*peerv1.Proxy{s.Proxy(id)}
+	for _, other := range s.o.Peers.Heard(id) {
+		others = append(others, other.Proxy)
 	}
-	return !newer(func(m *peerv1.Proxy) (*peerv1.Order, bool) { return m.GetSession().GetOrder(), m.GetSession() != nil }) ||
-		!newer(func(m *peerv1.Proxy) (*peerv1.Order, bool) {
-			return m.GetApplications().GetOrder(), m.GetApplications() != nil
-		}) ||
-		!newer(func(m *peerv1.Proxy) (*peerv1.Order, bool) {
-			return m.GetListeners().GetOrder(), m.GetListeners() != nil
+	// superseded reports whether another one has said a newer part, or it has said none.
+	superseded := func(part func(*peerv1.Proxy) *peerv1.Order) bool {
+		order := part(said.Proxy)
+		return order == nil || slices.ContainsFunc(others, func(other *peerv1.Proxy) bool {
+			return part(other) != nil && observed.OrderOf(part(other)).Compare(observed.OrderOf(order)) > 0
 		})
+	}
+	return !superseded(func(m *peerv1.Proxy) *peerv1.Order { return m.GetSession().GetOrder() }) ||
+		!superseded(func(m *peerv1.Proxy) *peerv1.Order { return m.GetApplications().GetOrder() }) ||
+		!superseded(func(m *peerv1.Proxy) *peerv1.Order { return m.GetListeners().GetOrder() })
 }

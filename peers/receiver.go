@@ -1,7 +1,6 @@
 package peers
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -38,11 +37,11 @@ func (s *service) Report(stream peerv1.PeerService_ReportServer) error {
 	p := s.peers
 	hello, err := s.awaitHello(stream)
 	if err != nil {
-		return p.refuse(stream.Context(), err)
+		return p.refuse(addressOf(stream.Context()), err)
 	}
 	r, err := p.open(hello)
 	if err != nil {
-		return p.refuse(stream.Context(), err)
+		return p.refuse(addressOf(stream.Context()), err)
 	}
 	defer p.close(r)
 	p.o.Logger.InfoContext(stream.Context(), "replica heard", "replica", hello.GetReplica(), "version", hello.GetVersion())
@@ -52,9 +51,9 @@ func (s *service) Report(stream peerv1.PeerService_ReportServer) error {
 }
 
 // refuse counts and logs a replica that is refused.
-func (p *Peers) refuse(ctx context.Context, err error) error {
+func (p *Peers) refuse(peer string, err error) error {
 	p.metrics.refused.Inc()
-	p.o.Logger.WarnContext(ctx, "replica refused", "peer", addressOf(ctx), "err", err)
+	p.o.Logger.Warn("replica refused", "peer", peer, "err", err)
 	return err
 }
 
@@ -221,11 +220,11 @@ func (r *receiver) receive(stream peerv1.PeerService_ReportServer) error {
 // take takes a message over.
 func (r *receiver) take(m *peerv1.ReportMessage) error {
 	if err := checkMessage(m); err != nil {
-		if m.GetProxy() != nil { // what is said of one proxy must not keep what is said of the others
-			_ = r.peers.refuse(context.Background(), err)
-			return nil
+		err = r.peers.refuse(r.heard.hello.GetReplica(), err)
+		if m.GetProxy() != nil {
+			return nil // what is said of one proxy must not keep back what is said of the others
 		}
-		return r.peers.refuse(context.Background(), err)
+		return err
 	}
 	ids, replica, err := r.change(m)
 	for _, id := range ids {

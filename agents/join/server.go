@@ -123,6 +123,9 @@ func (s *Server) Joined(id mesh.ID) {
 	}
 }
 
+// Wait returns since when and why a proxy waits, false if it does not.
+func (s *Server) Wait(id mesh.ID) (Wait, bool) { return s.waiting.of(id) }
+
 // Waiting returns the proxies whose agents try to join with a valid credential, and cannot.
 func (s *Server) Waiting() map[mesh.ID]Wait { return s.waiting.all() }
 

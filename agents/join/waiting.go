@@ -70,6 +70,13 @@ func (w *waiting) forget(now time.Time) []mesh.ID {
 	return gone
 }
 
+func (w *waiting) of(id mesh.ID) (Wait, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	one, waits := w.proxies[id]
+	return one, waits
+}
+
 func (w *waiting) all() map[mesh.ID]Wait {
 	w.mu.Lock()
 	defer w.mu.Unlock()

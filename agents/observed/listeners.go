@@ -32,7 +32,7 @@ func (s *State) loadUnaccepted() error {
 // ObserveListeners records what the Envoy of a proxy has answered.
 func (s *State) ObserveListeners(id mesh.ID, l Listeners) {
 	newest := Order{}
-	for _, said := range s.said(id) {
+	for _, said := range s.Said(id) {
 		if order := OrderOf(said.Proxy.GetListeners().GetOrder()); order.Compare(newest) > 0 {
 			newest = order
 		}
@@ -71,7 +71,7 @@ func (s *State) RefusedListeners(id mesh.ID) map[netip.AddrPort]string {
 	refused := s.refused[id] // it is replaced, never changed
 	s.mu.Unlock()
 	newest := s.observed.factsOf(id).stream
-	for _, said := range s.said(id) {
+	for _, said := range s.Said(id) {
 		if order := OrderOf(said.Proxy.GetListeners().GetOrder()); order.Compare(newest) > 0 {
 			newest, refused = order, reasonsOf(said.Proxy.GetListeners().GetRefused())
 		}

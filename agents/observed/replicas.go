@@ -15,8 +15,8 @@ import (
 	"github.com/sonde-mesh/sonde/peers"
 )
 
-// said returns what other replicas have said of a proxy: of the instance that the view has, if it has one.
-func (s *State) said(id mesh.ID) []peers.Said {
+// Said returns what other replicas have said of a proxy: of the instance that the view has, if it has one.
+func (s *State) Said(id mesh.ID) []peers.Said {
 	all := s.o.Peers.Heard(id)
 	d := s.o.View().Dataplane(id)
 	if d == nil {
@@ -27,7 +27,7 @@ func (s *State) said(id mesh.ID) []peers.Said {
 
 // merge adds to what this replica knows what others have said that is newer: each part is that of who knows the newest.
 func (s *State) merge(id mesh.ID, own facts) mesh.Observation {
-	for _, said := range s.said(id) {
+	for _, said := range s.Said(id) {
 		m := said.Proxy
 		if order := OrderOf(m.GetSession().GetOrder()); m.GetSession() != nil && order.Compare(own.session) > 0 {
 			own.session, own.Draining = order, m.GetSession().GetDraining()
@@ -65,7 +65,7 @@ func addressesOf(texts []string) []netip.AddrPort {
 
 // newestApplications returns what all replicas know of the applications of a proxy, of which this one knows newest.
 func (s *State) newestApplications(id mesh.ID, newest report) report {
-	for _, said := range s.said(id) {
+	for _, said := range s.Said(id) {
 		m := said.Proxy.GetApplications()
 		if order := OrderOf(m.GetOrder()); m != nil && (!newest.known || order.Compare(newest.order) > 0) {
 			newest = report{known: true, order: order, reasons: reasonsOf(m.GetNotServing())}
@@ -84,7 +84,7 @@ func (s *State) Heard(id mesh.ID) {
 func (s *State) hearIdentity(id mesh.ID) {
 	meshName, name := mesh.SplitID(id)
 	newest, heard := s.observed.factsOf(id).session, false
-	for _, said := range s.said(id) {
+	for _, said := range s.Said(id) {
 		c, session := said.Proxy.GetCertificate(), said.Proxy.GetSession()
 		if c.GetSerial() == "" {
 			continue

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -78,14 +79,7 @@ func (s *Sessions) known(id mesh.ID) []*peerv1.Session {
 
 // said returns what other replicas have said of a proxy with which they have, or have had, a session.
 func (s *Sessions) said(id mesh.ID) []peers.Said {
-	var all []peers.Said
-	d := s.o.View().Dataplane(id)
-	for _, said := range s.o.Peers.Heard(id) {
-		if said.Proxy.GetSession() != nil && (d == nil || d.Identity.Instance == said.Proxy.GetInstance()) {
-			all = append(all, said)
-		}
-	}
-	return all
+	return slices.DeleteFunc(s.o.Observed.Said(id), func(said peers.Said) bool { return said.Proxy.GetSession() == nil })
 }
 
 // elsewhere returns what the replica has said that has the newest session of a proxy, and whether there is one that counts as open.
