@@ -134,6 +134,27 @@ func TestRotationWithoutRecords(t *testing.T) {
 	wantWaiting(t, a, map[string]time.Time{"db-0.shop": clock.Now().Add(48 * time.Hour)})
 }
 
+// Another process may know of a proxy before its Dataplane is heard of here.
+func TestRotationWaitsForWhatOthersKnow(t *testing.T) {
+	clock, storage := newClock(), newMemory()
+	v := view{}
+	other, a := openWithout(t, storage, clock, &v), openWithout(t, storage, clock, &v)
+	peer := issueTo(t, other, pod, time.Hour)
+	if err := a.Ensure(t.Context(), pod.Mesh, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Hear(peer, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.StartRotation(t.Context(), "default", 0); err != nil {
+		t.Fatal(err)
+	}
+	wantWaiting(t, a, map[string]time.Time{"db-0.shop": peer.NotAfter})
+	a.mustAdvance(t, false)
+	clock.Add(time.Hour + time.Second)
+	a.mustAdvance(t, true)
+}
+
 // A proxy of the same name that has another instance has done nothing yet.
 func TestAnotherInstanceHasDoneNothing(t *testing.T) {
 	clock := newClock()

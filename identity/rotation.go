@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -185,26 +186,33 @@ func (a *Authority) holders(m *meshAuthority, before time.Time) ([]Holder, bool)
 func (rs *records) holders() []Holder {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	var all []Holder
-	for name, h := range rs.proxies {
-		all = append(all, Holder{Dataplane: name, Expires: h.expires(), ServingCA: h.ServingCA, history: h})
-	}
-	return all
+	return holdersIn(rs.proxies)
 }
 
-// holdersOf returns all of the proxies. What is in memory may not be all that they have: an earlier process, or another one that had not
-// heard of the current step of a rotation, may have issued certificates to them. So each of them may have one that expires at unknown.
+// holdersOf returns all of the proxies, and others that have a record: another process may know of a proxy earlier. What is in memory may not be all that
+// the proxies have: an earlier process, or another one that had not heard of the current step of a rotation, may have issued certificates to them. So each
+// of them may have one that expires at unknown.
 func (rs *records) holdersOf(proxies iter.Seq2[string, string], unknown time.Time) []Holder {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	var all []Holder
+	others := maps.Clone(rs.proxies)
 	for name, instance := range proxies {
+		delete(others, name)
 		h := rs.ofInstance(Subject{Dataplane: name, Instance: instance})
 		expires := h.expires()
 		if expires.Before(unknown) {
 			expires = unknown
 		}
 		all = append(all, Holder{Dataplane: name, Expires: expires, ServingCA: h.ServingCA, history: h})
+	}
+	return append(all, holdersIn(others)...)
+}
+
+func holdersIn(records map[string]history) []Holder {
+	var all []Holder
+	for name, h := range records {
+		all = append(all, Holder{Dataplane: name, Expires: h.expires(), ServingCA: h.ServingCA, history: h})
 	}
 	return all
 }

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net"
 	"slices"
 	"sync"
 	"time"
@@ -44,14 +45,16 @@ type Local interface {
 	Streams() map[mesh.ID][]*adminv1.Stream
 }
 
-// Options of Peers. All are required but Registerer, Logger and Now.
+// Options of Peers. All are required but Dial, Registerer, Logger and Now.
 type Options struct {
 	// Name of this replica, as it is in its certificate, and the version of its program.
 	Name, Version string
 	// Server and Client have the certificate of this replica, and accept only those of replicas.
 	Server, Client *tls.Config
 	// NameOf returns the name in the certificate of a replica.
-	NameOf     func(tls.ConnectionState) (string, error)
+	NameOf func(tls.ConnectionState) (string, error)
+	// Dial connects to host:port. Default: by TCP.
+	Dial       func(ctx context.Context, address string) (net.Conn, error)
 	Registerer prometheus.Registerer
 	Logger     *slog.Logger
 	Now        func() time.Time
@@ -83,6 +86,11 @@ func New(o Options) (*Peers, error) {
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	if o.Now == nil {
 		o.Now = time.Now
+	}
+	if o.Dial == nil {
+		o.Dial = func(ctx context.Context, address string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "tcp", address)
+		}
 	}
 	p := &Peers{o: o, wake: make(chan struct{}, 1), senders: map[string]*sender{}, heard: map[string]*heard{}}
 	p.hello = &peerv1.Hello{Replica: o.Name, Process: rand.Text(), Started: timestamppb.New(o.Now()), Version: o.Version}

@@ -119,7 +119,7 @@ func (p *Peers) tell(ctx context.Context, s *sender) {
 
 func (p *Peers) dial(address string) (*grpc.ClientConn, error) {
 	connection, err := grpc.NewClient("passthrough:///"+address,
-		grpc.WithTransportCredentials(credentials.NewTLS(p.o.Client)),
+		grpc.WithTransportCredentials(credentials.NewTLS(p.o.Client)), grpc.WithContextDialer(p.o.Dial),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxReceived)),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 200 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second},

@@ -1,9 +1,14 @@
 package session
 
 import (
+	"slices"
+	"time"
+
 	"github.com/sonde-mesh/sonde/agents/call"
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+	peerv1 "github.com/sonde-mesh/sonde/api/peer/v1"
 	"github.com/sonde-mesh/sonde/identity"
+	"github.com/sonde-mesh/sonde/peers"
 )
 
 // report records the bundle and leaf that the proxy uses, and pushes what is due then.
@@ -51,11 +56,35 @@ func (s *Sessions) push(sess *session) error {
 		}
 	}
 	other, differs := s.o.Observed.CheckWorkload(sess.stream.Context(), sess.peer.ID())
-	if p := (push{due.CA + other.Dataplane, inUse.GetLeafSerial()}); (due.NewLeaf || differs) && sess.pushedRenewal != p {
-		sess.pushedRenewal = p
-		return sess.stream.Send(&agentv1.ControlMessage{Message: &agentv1.ControlMessage_RenewNow{RenewNow: &agentv1.RenewNow{}}})
+	p := push{due.CA + other.Dataplane, inUse.GetLeafSerial()}
+	if !(due.NewLeaf && s.allSign(sess.peer.Mesh, due.CA) || differs) || sess.pushedRenewal == p || !sess.mayAskAgain(p.what) {
+		return nil
 	}
-	return nil
+	sess.pushedRenewal = p
+	return sess.stream.Send(&agentv1.ControlMessage{Message: &agentv1.ControlMessage_RenewNow{RenewNow: &agentv1.RenewNow{}}})
+}
+
+// allSign reports whether the CA signs with all replicas that are heard: a leaf from one that has not loaded it would have to be renewed again.
+func (s *Sessions) allSign(meshName, ca string) bool {
+	return !slices.ContainsFunc(s.o.Peers.Loaded(), func(l peers.Loaded) bool {
+		return slices.ContainsFunc(l.State.GetAuthorities(), func(a *peerv1.Authority) bool {
+			return l.Lost.IsZero() && a.GetMesh() == meshName && a.GetSigningCa() != ca
+		})
+	})
+}
+
+// renewPause is how soon an agent is asked again to renew for the same reason: a replica that has not heard of it issues what was there before.
+const renewPause = 5 * time.Second
+
+// mayAskAgain reports whether an agent may be asked to renew for that reason now. If not, the session is woken when it may.
+func (sess *session) mayAskAgain(reason string) bool {
+	now := time.Now()
+	if wait := sess.renewAsked.Add(renewPause).Sub(now); reason == sess.pushedRenewal.what && wait > 0 {
+		time.AfterFunc(wait, sess.signal)
+		return false
+	}
+	sess.renewAsked = now
+	return true
 }
 
 func inUseOf(m *agentv1.InUse) identity.InUse {

@@ -63,7 +63,9 @@ type session struct {
 	stream agentv1.AgentService_SessionServer
 	// What was pushed last, so that the same is not pushed twice. pushed has the states, by feature.
 	pushedBundle, pushedRenewal, pushedServingCA push
-	pushed                                       map[string]*agentv1.ControlMessage
+	// renewAsked is when pushedRenewal was.
+	renewAsked time.Time
+	pushed     map[string]*agentv1.ControlMessage
 	// toldProbes says that it was logged that the agent is too old for per-port probes, toldOld that it is for serviceProbe.
 	toldProbes bool
 	toldOld    bool

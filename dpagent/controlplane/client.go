@@ -39,6 +39,8 @@ type Client struct {
 	Roots func() (*x509.CertPool, error)
 	// Certificate returns the client certificate, an empty one for none.
 	Certificate func() *tls.Certificate
+	// Dial connects to host:port. Default: by TCP, with keepalive.
+	Dial func(ctx context.Context, address string) (net.Conn, error)
 
 	mu      sync.Mutex
 	session *connection // of the session that is open, nil for none
@@ -194,10 +196,9 @@ func (c *Client) dial(certificate func() *tls.Certificate) (*connection, error) 
 	if err != nil {
 		return nil, err
 	}
-	// TCP keepalive finds a dead host, and unlike HTTP/2 pings it cannot exceed a limit of the server.
-	dialer := &net.Dialer{
-		Timeout:         callTimeout,
-		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3},
+	dial := c.Dial
+	if dial == nil {
+		dial = dialTCP
 	}
 	watch := &reach.Watch{Service: reach.Agents, Address: c.Address}
 	security := newWatchedTLS(watch, &tls.Config{
@@ -211,7 +212,7 @@ func (c *Client) dial(certificate func() *tls.Certificate) (*connection, error) 
 	conn, err := grpc.NewClient("dns:///"+c.Address,
 		grpc.WithTransportCredentials(security),
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
-			conn, err := dialer.DialContext(ctx, "tcp", address)
+			conn, err := dial(ctx, address)
 			watch.Dialed(err)
 			return conn, err
 		}),
@@ -223,4 +224,13 @@ func (c *Client) dial(certificate func() *tls.Certificate) (*connection, error) 
 		return nil, fmt.Errorf("connect to the control plane at %s: %w", c.Address, err)
 	}
 	return &connection{ClientConn: conn, refused: security.refused, watch: watch}, nil
+}
+
+func dialTCP(ctx context.Context, address string) (net.Conn, error) {
+	// TCP keepalive finds a dead host, and unlike HTTP/2 pings it cannot exceed a limit of the server.
+	dialer := &net.Dialer{
+		Timeout:         callTimeout,
+		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3},
+	}
+	return dialer.DialContext(ctx, "tcp", address) //nolint:wrapcheck // gRPC names the address
 }

@@ -68,7 +68,7 @@ func (c *client) connect(again bool) {
 	if !again {
 		c.envoy = envoysim.New(c.options)
 	}
-	c.s.note("%s connects, with what it has: %v", c.name, again)
+	c.s.Note("%s connects, with what it has: %v", c.name, again)
 	c.done = make(chan struct{})
 	c.plane = c.s.plane
 	c.pipe = c.plane.open(c.node(), c.options.Protocol)
@@ -91,7 +91,7 @@ func (c *client) stall(d time.Duration) { c.stalled.Store(time.Now().Add(d).Unix
 func (c *client) session(p *pipe, done chan<- struct{}) {
 	defer close(done)
 	c.envoy.Connect(func(r *envoysim.Request) {
-		c.s.detail("%s asks %s add %v remove %v nonce %q %q", c.name, r.Type.Short(), r.Add, r.Remove, r.Nonce, r.Refusal)
+		c.s.Detail("%s asks %s add %v remove %v nonce %q %q", c.name, r.Type.Short(), r.Add, r.Remove, r.Nonce, r.Refusal)
 		p.send(r)
 	})
 	for range endless {
@@ -119,7 +119,7 @@ func (c *client) session(p *pipe, done chan<- struct{}) {
 		}
 		c.check()
 	}
-	c.s.wrong("%s: messages go round for ever", c.name)
+	c.s.Wrong("%s: messages go round for ever", c.name)
 }
 
 // delay waits as long as this client needs for a response.
@@ -144,19 +144,19 @@ func (c *client) delay(p *pipe) bool {
 
 func (c *client) take(r *envoysim.Response) {
 	c.responses.Add(1)
-	c.s.detail("%s gets %s", c.name, describe(r))
+	c.s.Detail("%s gets %s", c.name, describe(r))
 	had := c.envoy.Count(r.Type)
 	c.envoy.Take(r, c.refusals())
 	whole := r.Type == resource.Cluster || r.Type == resource.Listener
 	if whole && !c.envoy.Refused() && c.envoy.Count(r.Type) == 0 && (had > 0 || c.options.Protocol == envoysim.SotW) {
-		c.s.wrong("%s loses its last %s: %s", c.name, r.Type.Short(), describe(r))
+		c.s.Wrong("%s loses its last %s: %s", c.name, r.Type.Short(), describe(r))
 	}
 }
 
 // check checks that no traffic is harmed. What a server may do after a refusal depends on what is refused: TestModel of xds shows it.
 func (c *client) check() {
 	if lacks := c.envoy.Lacks(); len(lacks) > 0 && !c.envoy.Refused() {
-		c.s.wrong("%s: %s", c.name, lacks[0])
+		c.s.Wrong("%s: %s", c.name, lacks[0])
 	}
 }
 
@@ -171,7 +171,7 @@ func (c *client) giveUp() {
 			return
 		}
 		if endpoints == nil || c.envoy.Received(endpoints) || !removed {
-			c.s.wrong("%s: cluster %s gets no endpoints", c.name, cluster)
+			c.s.Wrong("%s: cluster %s gets no endpoints", c.name, cluster)
 		}
 	})
 }

@@ -35,14 +35,14 @@ func (s *simulation) fileOf(k mesh.Key) string {
 func (s *simulation) put(k mesh.Key, o mesh.Object) {
 	if o == nil {
 		delete(s.objects, k)
-		s.note("delete %s %s %s", k.Kind, k.Mesh, k.Name)
+		s.Note("delete %s %s %s", k.Kind, k.Mesh, k.Name)
 	} else {
 		o.SetDefaults()
 		if err := o.Validate(); err != nil {
-			s.wrong("%v", err)
+			s.Wrong("%v", err)
 		}
 		s.objects[k] = o
-		s.note("set %s %s %s", k.Kind, k.Mesh, k.Name)
+		s.Note("set %s %s %s", k.Kind, k.Mesh, k.Name)
 	}
 	switch file := s.fileOf(k); {
 	case file != "":
@@ -66,7 +66,7 @@ func (s *simulation) text(file string) []byte {
 		if s.texts[o] == nil {
 			var err error
 			if s.texts[o], err = store.Encode(o); err != nil {
-				s.wrong("%v", err)
+				s.Wrong("%v", err)
 			}
 		}
 		all = append(all, s.texts[o])
@@ -82,7 +82,7 @@ func (s *simulation) write(file string) {
 	if text := s.text(file); len(text) > 0 {
 		s.replace(file, text)
 	} else if err := os.Remove(filepath.Join(s.directory, file)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		s.wrong("%v", err)
+		s.Wrong("%v", err)
 	}
 }
 
@@ -97,7 +97,7 @@ func (s *simulation) breakFile(file string) {
 		}
 	}
 	text, how := anymesh.Break(s.random, s.text(file), other)
-	s.note("break %s: %s", file, how)
+	s.Note("break %s: %s", file, how)
 	s.broken[file] = true
 	s.replace(file, text)
 }
@@ -109,6 +109,6 @@ func (s *simulation) replace(file string, text []byte) {
 	temporary := filepath.Join(s.directory, ".next")
 	err := errors.Join(os.WriteFile(temporary, text, 0o600), os.Chtimes(temporary, at, at), os.Rename(temporary, filepath.Join(s.directory, file)))
 	if err != nil {
-		s.wrong("%v", err)
+		s.Wrong("%v", err)
 	}
 }

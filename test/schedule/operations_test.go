@@ -27,7 +27,7 @@ var operations = []operation{
 	{3, func(s *simulation, _ context.Context) { s.breakUnnoticed(s.anyFile()) }},
 	{5, func(s *simulation, _ context.Context) {
 		if files := s.brokenFiles(); len(files) > 0 {
-			s.note("mend %s", files[0])
+			s.Note("mend %s", files[0])
 			s.write(files[0])
 		}
 	}},
@@ -35,7 +35,7 @@ var operations = []operation{
 		s.observe(mesh.MakeID(s.anyMesh(), s.anyProxy()), mesh.Observation{Draining: s.random.IntN(2) == 0})
 	}},
 	{2, func(s *simulation, _ context.Context) {
-		s.note("endpoints change again and again")
+		s.Note("endpoints change again and again")
 		for range 40 {
 			s.observe(mesh.MakeID(s.anyMesh(), s.anyProxy()), mesh.Observation{Draining: s.random.IntN(2) == 0})
 			time.Sleep(110 * time.Millisecond)
@@ -53,13 +53,13 @@ var operations = []operation{
 	}},
 	{8, func(s *simulation, _ context.Context) {
 		if c := s.anyClient(); c != nil {
-			s.note("%s disconnects", c.name)
+			s.Note("%s disconnects", c.name)
 			c.disconnect()
 		}
 	}},
 	{4, func(s *simulation, _ context.Context) {
 		if c := s.anyClient(); c != nil {
-			s.note("%s is lost, and the server does not know", c.name)
+			s.Note("%s is lost, and the server does not know", c.name)
 			s.halfOpen = append(s.halfOpen, c.pipe)
 			c.vanish()
 		}
@@ -67,19 +67,19 @@ var operations = []operation{
 	{4, func(s *simulation, _ context.Context) {
 		if c := s.anyClient(); c != nil {
 			d := time.Duration(s.random.Int64N(int64(longestStall)))
-			s.note("%s does not read for %s", c.name, d)
+			s.Note("%s does not read for %s", c.name, d)
 			c.stall(d)
 		}
 	}},
 	{3, func(s *simulation, _ context.Context) {
 		if c := s.anyClient(); c != nil && c.refusalRate.Load() > 0 {
-			s.note("%s refuses other things", c.name)
+			s.Note("%s refuses other things", c.name)
 			c.refuseOthers(s.random)
 		}
 	}},
 	{1, func(s *simulation, _ context.Context) {
 		if c := s.anyClient(); c != nil && len(s.clients) > 1 {
-			s.note("%s is removed", c.name)
+			s.Note("%s is removed", c.name)
 			c.disconnect()
 			s.clients = slices.DeleteFunc(s.clients, func(other *client) bool { return other == c })
 		}
@@ -119,7 +119,7 @@ func (s *simulation) change(meshName string) {
 }
 
 func (s *simulation) observe(id mesh.ID, o mesh.Observation) {
-	s.note("observe %s: %+v", id, o)
+	s.Note("observe %s: %+v", id, o)
 	s.observed[id] = o
 	if s.plane != nil {
 		s.plane.Builder.Observe(id, o)
@@ -147,7 +147,7 @@ func (s *simulation) breakUnnoticed(file string) {
 	s.breakFile(file)
 	settle(soon)
 	if s.plane.Builder.View() != before {
-		s.wrong("a broken file changes the view")
+		s.Wrong("a broken file changes the view")
 	}
 }
 

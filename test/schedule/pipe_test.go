@@ -34,7 +34,7 @@ type pipe struct {
 func (s *simulation) newPipe(ctx context.Context, node string) *pipe {
 	p := &pipe{
 		node: node, up: make(chan *envoysim.Request, upBuffer), down: make(chan *envoysim.Response, downBuffer),
-		vanished: make(chan struct{}), decoder: s.decoder, wrong: s.wrong,
+		vanished: make(chan struct{}), decoder: s.decoder, wrong: s.Wrong,
 	}
 	p.ctx, p.cancel = context.WithCancel(ctx)
 	return p

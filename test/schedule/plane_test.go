@@ -61,14 +61,14 @@ func startPlane(ctx context.Context, s *simulation) *plane {
 }
 
 func (p *plane) applied(c meshview.Change) {
-	p.sim.detail("view %d: services %v endpoints %v proxies %v", c.After.Generation, c.Services, c.Endpoints, c.Proxies)
+	p.sim.Detail("view %d: services %v endpoints %v proxies %v", c.After.Generation, c.Services, c.Endpoints, c.Proxies)
 }
 
 // details writes the log of the store into the journal.
 type details struct{ sim *simulation }
 
 func (d details) Write(line []byte) (int, error) {
-	d.sim.detail("%s", bytes.TrimSpace(line))
+	d.sim.Detail("%s", bytes.TrimSpace(line))
 	return len(line), nil
 }
 
@@ -76,7 +76,7 @@ func (d details) Write(line []byte) (int, error) {
 type wrongs struct{ sim *simulation }
 
 func (o wrongs) Write(line []byte) (int, error) {
-	o.sim.wrong("%s", bytes.TrimSpace(line))
+	o.sim.Wrong("%s", bytes.TrimSpace(line))
 	return len(line), nil
 }
 
@@ -91,7 +91,7 @@ func (p *plane) open(node string, protocol envoysim.Protocol) *pipe {
 		} else {
 			err = p.XDS.DeltaAggregatedResources(deltaEnd{pipe: stream})
 		}
-		p.sim.detail("stream of %s ends: %v", node, err)
+		p.sim.Detail("stream of %s ends: %v", node, err)
 	})
 	return stream
 }
@@ -100,7 +100,7 @@ func (p *plane) open(node string, protocol envoysim.Protocol) *pipe {
 func (p *plane) kill() {
 	p.stop()
 	if err := p.stages.Wait(); err != nil {
-		p.sim.wrong("the control plane ended: %v", err)
+		p.sim.Wrong("the control plane ended: %v", err)
 	}
 	p.streams.Wait()
 	p.XDS.Wait()
@@ -110,6 +110,6 @@ func (p *plane) kill() {
 // empty checks that the server holds nothing of streams that have ended.
 func (p *plane) empty() {
 	for _, status := range p.XDS.Status() {
-		p.sim.wrong("a stream of %s has not ended", status.Node)
+		p.sim.Wrong("a stream of %s has not ended", status.Node)
 	}
 }

@@ -31,7 +31,7 @@ func settle(d time.Duration) {
 
 // mend brings back what is missing. After it no client refuses anything.
 func (s *simulation) mend(ctx context.Context) {
-	s.note("everything is mended")
+	s.Note("everything is mended")
 	for _, p := range s.halfOpen {
 		p.cancel()
 	}
@@ -96,7 +96,7 @@ func (s *simulation) forgive() {
 	}
 	for _, c := range s.clients {
 		if refused[c.node()] && c.envoy.Refused() {
-			s.note("%s forgives", c.name)
+			s.Note("%s forgives", c.name)
 			c.disconnect()
 			c.connect(s.random.IntN(2) == 0)
 		}
@@ -109,7 +109,7 @@ func (s *simulation) forgive() {
 // rest compares all clients with what the sources say and with new clients. Then all disconnect, and no stage may keep anything
 // of them.
 func (s *simulation) rest() {
-	s.note("at rest")
+	s.Note("at rest")
 	responses := map[*client]int64{}
 	for _, c := range s.clients {
 		responses[c] = c.responses.Load()
@@ -117,7 +117,7 @@ func (s *simulation) rest() {
 	settle(soon)
 	for _, c := range s.clients {
 		if n := c.responses.Load() - responses[c]; n > 0 {
-			s.wrong("%s gets %d responses, and nothing changes", c.name, n)
+			s.Wrong("%s gets %d responses, and nothing changes", c.name, n)
 		}
 	}
 	fresh := s.fresh()
@@ -125,7 +125,7 @@ func (s *simulation) rest() {
 		now, _ := s.plane.Translator.Resources(c.node())
 		want, _ := fresh.Resources(c.node())
 		if diff := cmp.Diff(versions(want), versions(now)); diff != "" {
-			s.wrong("%s (-fresh control plane +Translator):\n%s", c.node(), diff)
+			s.Wrong("%s (-fresh control plane +Translator):\n%s", c.node(), diff)
 		}
 		s.compare(c, "Translator", now)
 		s.compare(c, "fresh control plane", want)
@@ -167,11 +167,11 @@ func (s *simulation) fresh() *generator.Translator {
 	b := meshview.NewBuilder(meshview.Options{Sources: []string{sourceFiles, sourceDirect}})
 	documents, problems, err := store.Read(s.directory, nil, "")
 	if err != nil {
-		s.wrong("%v", err)
+		s.Wrong("%v", err)
 	}
 	for _, p := range problems {
 		if p.Severity == store.Error { // warnings are about outbounds to what is not there, and the like
-			s.wrong("mended, and still: %v", p)
+			s.Wrong("mended, and still: %v", p)
 		}
 	}
 	for _, d := range documents {
@@ -187,10 +187,10 @@ func (s *simulation) fresh() *generator.Translator {
 	}
 	b.Synced(sourceFiles)
 	b.Synced(sourceDirect)
-	t := generator.NewTranslator(generator.TranslatorOptions{Report: func(err error) { s.wrong("resource generation failed: %v", err) }})
+	t := generator.NewTranslator(generator.TranslatorOptions{Report: func(err error) { s.Wrong("resource generation failed: %v", err) }})
 	if c, ok := b.Build(); ok {
 		if _, err := t.Apply(c); err != nil {
-			s.wrong("resource generation failed: %v", err)
+			s.Wrong("resource generation failed: %v", err)
 		}
 	}
 	for _, node := range s.nodes() {
@@ -213,21 +213,21 @@ func versions(d resource.Desired) map[resource.Name]string {
 // compare reports what differs between a client and what it should have.
 func (s *simulation) compare(c *client, with string, want resource.Desired) {
 	if !c.connected() {
-		s.wrong("%s has no stream", c.name)
+		s.Wrong("%s has no stream", c.name)
 		return
 	}
 	has := map[resource.Name]string{}
 	for n, r := range c.envoy.All() {
 		has[n] = r.Version
 		if n.Type == resource.Listener && c.envoy.Active(n.Name) != r {
-			s.wrong("%s has listener %s not in use", c.name, n.Name)
+			s.Wrong("%s has listener %s not in use", c.name, n.Name)
 		}
 	}
 	if diff := cmp.Diff(s.needed(want), has); diff != "" {
-		s.wrong("%s (-%s +client):\n%s", c.name, with, diff)
+		s.Wrong("%s (-%s +client):\n%s", c.name, with, diff)
 	}
 	if n := c.envoy.Warming(); n > 0 || c.envoy.Withholds() {
-		s.wrong("%s still warms %d clusters, or withholds an answer", c.name, n)
+		s.Wrong("%s still warms %d clusters, or withholds an answer", c.name, n)
 	}
 }
 
@@ -238,12 +238,12 @@ func (s *simulation) needed(d resource.Desired) map[resource.Name]string {
 	add := func(n resource.Name) *envoysim.Resource {
 		r := d.Get(n)
 		if r == nil {
-			s.wrong("%s %q is asked for, and does not exist", n.Type.Short(), n.Name)
+			s.Wrong("%s %q is asked for, and does not exist", n.Type.Short(), n.Name)
 			return &envoysim.Resource{}
 		}
 		read, err := s.decoder.Decode(r.Body, r.Name, r.Version)
 		if err != nil {
-			s.wrong("%v", err)
+			s.Wrong("%v", err)
 			return &envoysim.Resource{}
 		}
 		all[n] = read.Version
@@ -265,7 +265,7 @@ func (s *simulation) needed(d resource.Desired) map[resource.Name]string {
 // forget checks that the stages keep nothing of proxies that have disconnected: an attached proxy would keep what it had even without
 // its Dataplane.
 func (s *simulation) forget() {
-	s.note("all disconnect")
+	s.Note("all disconnect")
 	for _, c := range s.clients {
 		if c.connected() {
 			c.disconnect()
@@ -281,7 +281,7 @@ func (s *simulation) forget() {
 	settle(soon)
 	for _, node := range s.nodes() {
 		if _, known := s.plane.Translator.Resources(node); known {
-			s.wrong("the Translator keeps %s, which has neither stream nor Dataplane", node)
+			s.Wrong("the Translator keeps %s, which has neither stream nor Dataplane", node)
 		}
 	}
 }

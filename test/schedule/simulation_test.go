@@ -6,21 +6,18 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
-	"strings"
-	"sync"
-	"testing"
 	"time"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/test/anymesh"
+	"github.com/sonde-mesh/sonde/test/seeded"
 	"github.com/sonde-mesh/sonde/xds/envoysim"
 )
 
 // simulation is one schedule: what the sources should contain, a control plane, and clients.
 type simulation struct {
-	t       *testing.T
+	*seeded.Journal
 	random  *rand.Rand
-	begun   time.Time
 	meshes  []string
 	decoder *envoysim.Decoder // of all streams: there are few different resources
 
@@ -36,16 +33,11 @@ type simulation struct {
 	clients  []*client
 	joined   int     // clients so far
 	halfOpen []*pipe // streams of clients that have vanished
-
-	mu      sync.Mutex
-	verbose bool
-	journal []string
-	failed  bool
 }
 
-func newSimulation(t *testing.T, seed uint64, directory string, verbose bool) *simulation {
+func newSimulation(j *seeded.Journal, seed uint64, directory string) *simulation {
 	s := &simulation{
-		t: t, random: rand.New(rand.NewPCG(seed, 11)), begun: time.Now(), directory: directory, verbose: verbose,
+		Journal: j, random: rand.New(rand.NewPCG(seed, 11)), directory: directory,
 		objects: map[mesh.Key]mesh.Object{}, texts: map[mesh.Object][]byte{}, broken: map[string]bool{}, observed: map[mesh.ID]mesh.Observation{},
 		meshes: []string{mesh.DefaultMesh}, decoder: &envoysim.Decoder{},
 	}
@@ -54,40 +46,6 @@ func newSimulation(t *testing.T, seed uint64, directory string, verbose bool) *s
 		s.meshes = append(s.meshes, "prod")
 	}
 	return s
-}
-
-// note writes into the journal, which is shown if the schedule fails. detail only does so if a single schedule is played.
-func (s *simulation) note(format string, args ...any) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.journal = append(s.journal, fmt.Sprintf("%10.3fs ", time.Since(s.begun).Seconds())+fmt.Sprintf(format, args...))
-}
-
-func (s *simulation) detail(format string, args ...any) {
-	if s.verbose {
-		s.note("    "+format, args...)
-	}
-}
-
-// wrong makes the schedule fail.
-func (s *simulation) wrong(format string, args ...any) {
-	s.note("WRONG: "+format, args...)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.failed = true
-	s.t.Errorf(format, args...)
-}
-
-func (s *simulation) hasFailed() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.failed
-}
-
-func (s *simulation) history() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return strings.Join(s.journal, "\n")
 }
 
 // play makes random operations, and then checks that everything comes to rest.
@@ -109,14 +67,14 @@ func (s *simulation) play(ctx context.Context) {
 		s.operate(ctx)
 		s.wait()
 		s.reconnect()
-		if s.hasFailed() {
+		if s.Failed() {
 			break
 		}
 	}
-	if !s.hasFailed() {
+	if !s.Failed() {
 		s.mend(ctx)
 	}
-	if !s.hasFailed() {
+	if !s.Failed() {
 		s.rest()
 	}
 	s.end()
@@ -124,7 +82,7 @@ func (s *simulation) play(ctx context.Context) {
 
 // start starts a new control plane from what the sources contain.
 func (s *simulation) start(ctx context.Context) {
-	s.note("control plane starts")
+	s.Note("control plane starts")
 	s.plane = startPlane(ctx, s)
 	for _, k := range s.keys() {
 		if s.fileOf(k) == "" {
@@ -138,7 +96,7 @@ func (s *simulation) start(ctx context.Context) {
 }
 
 func (s *simulation) kill() {
-	s.note("control plane is killed")
+	s.Note("control plane is killed")
 	s.plane.kill()
 	s.plane, s.halfOpen = nil, nil
 	for _, c := range s.clients {
@@ -202,7 +160,7 @@ func (s *simulation) add(node string, p envoysim.Protocol) *client {
 		c.refuseOthers(s.random)
 	}
 	s.clients = append(s.clients, c)
-	s.note("%s joins, refuses %d of 1000", c.name, c.refusalRate.Load())
+	s.Note("%s joins, refuses %d of 1000", c.name, c.refusalRate.Load())
 	return c
 }
 

@@ -1,0 +1,444 @@
+package replicas
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/identity/ca"
+	"github.com/sonde-mesh/sonde/test/anymesh"
+	"github.com/sonde-mesh/sonde/test/seeded"
+)
+
+const (
+	maxReplicas = 3
+	proxies     = 4
+	workload    = "web"
+	// certificates are renewed several times in a schedule.
+	validity = 5 * time.Minute
+	// longestLag is how late a replica may hear of something that it is not cut off from.
+	longestLag = 10 * time.Second
+)
+
+// simulation is one schedule: replicas of a control plane, and agents.
+type simulation struct {
+	*seeded.Journal
+	random    *rand.Rand
+	directory string
+	network   *network
+	etcd      *etcd
+	bundles   bundles
+	epochs    bool   // without, agents know none
+	servingCA []byte // PEM
+
+	objects  map[mesh.Key]mesh.Object
+	replicas map[string]*replica
+	started  int // replicas so far
+	agents   []*agent
+	proxies  int // agents so far
+	cuts     map[[2]string]bool
+
+	mu      sync.Mutex
+	lags    *rand.Rand
+	ready   []string // hosts of replicas to which the Service leads
+	lastCut time.Time
+}
+
+func newSimulation(j *seeded.Journal, seed uint64, directory string, epochs bool) *simulation {
+	s := &simulation{
+		Journal: j, random: rand.New(rand.NewPCG(seed, 17)), lags: rand.New(rand.NewPCG(seed, 19)), directory: directory, network: newNetwork(), epochs: epochs,
+		objects: map[mesh.Key]mesh.Object{}, replicas: map[string]*replica{}, cuts: map[[2]string]bool{},
+	}
+	s.etcd = newEtcd(s.bundles.wrote)
+	return s
+}
+
+// bundles are those of the mesh, in the order in which they were written.
+type bundles struct {
+	mu      sync.Mutex
+	order   []string
+	roots   []*x509.CertPool // by position
+	signs   string
+	rotates bool
+}
+
+func (b *bundles) wrote(name string, data []byte) {
+	if name != "meshes/"+mesh.DefaultMesh+"/ca.json" {
+		return
+	}
+	var f ca.SetFile
+	if err := json.Unmarshal(data, &f); err != nil {
+		panic(err) // what identity has written
+	}
+	set, err := f.Set()
+	if err != nil {
+		panic(err)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.signs, b.rotates = set.Signing.ID, set.Rotation != nil
+	if !slices.Contains(b.order, set.ID()) {
+		pool := x509.NewCertPool()
+		for _, c := range set.CAs {
+			pool.AddCert(c.Cert)
+		}
+		b.order, b.roots = append(b.order, set.ID()), append(b.roots, pool)
+	}
+}
+
+// position of a bundle, -1 of one that was never written.
+func (b *bundles) position(id string) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Index(b.order, id)
+}
+
+// pool returns the roots of the bundle at a position.
+func (b *bundles) pool(position int) *x509.CertPool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.roots[position]
+}
+
+func (b *bundles) newest() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.order) - 1
+}
+
+func (b *bundles) signing() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.signs
+}
+
+func (b *bundles) rotating() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.rotates
+}
+
+// lag is mostly short.
+func (s *simulation) lag() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.lags.IntN(4) > 0 {
+		return time.Duration(s.lags.Int64N(int64(100 * time.Millisecond)))
+	}
+	return time.Duration(s.lags.Int64N(int64(longestLag)))
+}
+
+// anyReady returns the host of a replica to which the Service leads, "" if there is none.
+func (s *simulation) anyReady() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.ready) == 0 {
+		return ""
+	}
+	return s.ready[s.lags.IntN(len(s.ready))]
+}
+
+// wasCut reports whether something was cut a short while ago, so that messages may be late.
+func (s *simulation) wasCut() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return time.Since(s.lastCut) < time.Minute
+}
+
+func (s *simulation) play(ctx context.Context) {
+	m := &mesh.Mesh{Name: mesh.DefaultMesh}
+	m.Spec.MTLS = &mesh.MTLS{EnabledBackend: "ca", Backends: []mesh.Backend{{
+		Name: "ca", Type: mesh.BackendBuiltin, DPCert: &mesh.DPCert{Rotation: &mesh.Rotation{Expiration: mesh.Duration(validity)}},
+	}}}
+	s.put(m)
+	for range 2 {
+		s.startReplica(ctx)
+	}
+	s.elect(s.anyReplica())
+	s.servingCA = s.anyReplica().serving.CA()
+	for range proxies {
+		s.join(ctx)
+	}
+	for range 15 + s.random.IntN(30) {
+		s.operate(ctx)
+		s.wait()
+		s.connectEnvoys()
+		s.checkTrust()
+		if s.Failed() {
+			break
+		}
+	}
+	if !s.Failed() {
+		s.rest(ctx)
+	}
+	s.end()
+}
+
+func (s *simulation) end() {
+	for _, a := range s.agents {
+		if a.running() {
+			a.kill()
+		}
+	}
+	for _, name := range s.names() {
+		s.endReplica(name, true)
+	}
+}
+
+// wait lets time pass: often so little that the last operation has not taken effect before the next one.
+func (s *simulation) wait() {
+	longest := anymesh.Pick(s.random, 10*time.Millisecond, 2*time.Second, 30*time.Second)
+	time.Sleep(time.Duration(s.random.Int64N(int64(longest))))
+}
+
+func (s *simulation) names() []string {
+	return slices.Sorted(maps.Keys(s.replicas))
+}
+
+// anyReplica returns nil if there is none.
+func (s *simulation) anyReplica() *replica {
+	names := s.names()
+	if len(names) == 0 {
+		return nil
+	}
+	return s.replicas[anymesh.Pick(s.random, names...)]
+}
+
+func (s *simulation) startReplica(ctx context.Context) {
+	s.started++
+	name, host := fmt.Sprint("cp-", s.started), fmt.Sprint("10.0.0.", s.started)
+	s.Note("%s starts", name)
+	r, err := startReplica(ctx, s, name, host)
+	if err != nil {
+		s.Wrong("%s does not start: %v", name, err)
+		return
+	}
+	s.replicas[name] = r
+	s.follow()
+	// Agents are led to it once it is ready, and known to the others.
+	time.Sleep(longestLag + time.Second)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ready = append(s.ready, host)
+}
+
+func (s *simulation) endReplica(name string, killed bool) {
+	s.Note("%s ends, killed %v", name, killed)
+	r := s.replicas[name]
+	delete(s.replicas, name)
+	s.mu.Lock()
+	s.ready = slices.DeleteFunc(s.ready, func(host string) bool { return host == r.host })
+	s.mu.Unlock()
+	r.end(killed)
+	s.follow()
+}
+
+// connectEnvoys opens the ADS streams of Envoys whose replica is gone, or which have none yet.
+func (s *simulation) connectEnvoys() {
+	for _, a := range s.agents {
+		if a.leaf() == nil || a.envoy != nil && s.replicas[a.envoy.name] != nil {
+			continue
+		}
+		if r := s.anyReplica(); r != nil {
+			a.connectEnvoy(r)
+		}
+	}
+}
+
+// elect makes a replica the leader. Another one may believe for a while that it still is.
+func (s *simulation) elect(r *replica) {
+	s.Note("%s leads", r.name)
+	r.leads.Store(true)
+}
+
+// put sets an object, which replicas hear of later.
+func (s *simulation) put(o mesh.Object) {
+	o.SetDefaults()
+	s.objects[o.Key()] = o
+	for _, r := range s.replicas {
+		r.later(func() { r.pipeline.Builder.Set(sourceObjects, o) })
+	}
+}
+
+// read gives a replica that starts what there is.
+func (s *simulation) read(r *replica) {
+	for _, k := range slices.SortedFunc(maps.Keys(s.objects), func(a, b mesh.Key) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) }) {
+		r.pipeline.Builder.Set(sourceObjects, s.objects[k])
+	}
+	r.pipeline.Builder.Synced(sourceObjects)
+}
+
+// dataplane returns that of an agent, with other tags each time: what its certificate names stays.
+func (s *simulation) dataplane(a *agent) *mesh.Dataplane {
+	d := &mesh.Dataplane{}
+	d.Mesh, d.Name = mesh.DefaultMesh, a.name
+	d.Spec.Networking.Address = a.host
+	d.Spec.Networking.Inbound = []mesh.Inbound{{
+		Port: 8080, Tags: mesh.Tags{mesh.TagService: workload, "version": fmt.Sprint(s.random.IntN(3))},
+		ServiceProbe: &mesh.ServiceProbe{TCP: &mesh.TCPServiceProbe{}},
+	}}
+	d.Spec.Networking.Outbound = []mesh.Outbound{{Port: 9000, Tags: mesh.Tags{mesh.TagService: workload}}}
+	return d
+}
+
+// join adds a proxy and its agent.
+func (s *simulation) join(ctx context.Context) {
+	s.proxies++
+	a := &agent{
+		sim: s, name: fmt.Sprint("web-", s.proxies), host: fmt.Sprint("10.0.1.", s.proxies), files: &files{all: map[string][]byte{}},
+	}
+	a.old = s.epochs && s.random.IntN(4) == 0
+	a.epochs = s.epochs && !a.old
+	a.caFile = s.writeCA(a)
+	s.agents = append(s.agents, a)
+	s.put(s.dataplane(a))
+	a.start(ctx)
+}
+
+// writeCA writes the file of the control plane's CAs that a pod has from its start.
+func (s *simulation) writeCA(a *agent) string {
+	file := filepath.Join(s.directory, a.name+".pem")
+	if err := os.WriteFile(file, s.servingCA, 0o600); err != nil {
+		s.Wrong("%v", err)
+	}
+	return file
+}
+
+func (s *simulation) anyAgent() *agent { return anymesh.Pick(s.random, s.agents...) }
+
+func (a *agent) inbound() netip.AddrPort { return netip.MustParseAddrPort(a.host + ":8080") }
+
+// setCut cuts two hosts from each other, or heals that.
+func (s *simulation) setCut(a, b string, cut bool) {
+	s.Note("%s and %s are cut: %v", a, b, cut)
+	s.network.set(a, b, cut)
+	if cut {
+		s.cuts[link(a, b)] = true
+	} else {
+		delete(s.cuts, link(a, b))
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lastCut = time.Now()
+}
+
+// operation is one kind of event, with its weight among all.
+type operation struct {
+	weight int
+	do     func(s *simulation, ctx context.Context)
+}
+
+var operations = []operation{
+	{6, func(s *simulation, ctx context.Context) {
+		if len(s.names()) < maxReplicas {
+			s.startReplica(ctx)
+		}
+	}},
+	{5, func(s *simulation, _ context.Context) {
+		if r := s.anyReplica(); r != nil && len(s.names()) > 1 {
+			s.endReplica(r.name, s.random.IntN(2) == 0)
+		}
+	}},
+	{5, func(s *simulation, _ context.Context) {
+		if r := s.anyReplica(); r != nil && r.api.reach() == nil { // without the API server none is elected
+			s.elect(r)
+		}
+	}},
+	{5, func(s *simulation, _ context.Context) {
+		if r := s.anyReplica(); r != nil {
+			s.Note("%s does not lead any more", r.name)
+			r.leads.Store(false)
+		}
+	}},
+	{8, func(s *simulation, ctx context.Context) {
+		if r := s.anyReplica(); r != nil {
+			s.Note("rotation by %s", r.name)
+			if _, err := r.agents.Rotate(ctx, mesh.DefaultMesh, false); err != nil {
+				s.Note("not started: %v", err)
+			}
+		}
+	}},
+	{3, func(s *simulation, ctx context.Context) {
+		// A pod that has not joined before is named, and has to be restarted.
+		if r := s.anyReplica(); r != nil && !slices.ContainsFunc(s.agents, func(a *agent) bool { return a.leaf() == nil }) {
+			s.Note("rotation of the serving CA by %s", r.name)
+			if _, err := r.agents.RotateServing(ctx, false, true); err != nil {
+				s.Note("not started: %v", err)
+			}
+			s.servingCA = r.serving.CA()
+		}
+	}},
+	{5, func(s *simulation, _ context.Context) {
+		if names := s.names(); len(names) > 1 {
+			a, b := s.replicas[names[0]].host, s.replicas[anymesh.Pick(s.random, names[1:]...)].host
+			s.setCut(a, b, true)
+		}
+	}},
+	{5, func(s *simulation, _ context.Context) {
+		if r := s.anyReplica(); r != nil {
+			s.setCut(s.anyAgent().host, r.host, true)
+		}
+	}},
+	{8, func(s *simulation, _ context.Context) {
+		cuts := slices.SortedFunc(maps.Keys(s.cuts), func(a, b [2]string) int { return strings.Compare(a[0]+a[1], b[0]+b[1]) })
+		if len(cuts) > 0 {
+			s.setCut(cuts[0][0], cuts[0][1], false)
+		}
+	}},
+	{5, func(s *simulation, _ context.Context) {
+		if r := s.anyReplica(); r != nil {
+			s.Note("%s is cut off from the API server", r.name)
+			r.api.setCut(true)
+			r.leads.Store(false)
+		}
+	}},
+	{6, func(s *simulation, _ context.Context) {
+		if r := s.anyReplica(); r != nil {
+			s.Note("%s reaches the API server", r.name)
+			r.api.setCut(false)
+		}
+	}},
+	{8, func(s *simulation, _ context.Context) {
+		a := s.anyAgent()
+		s.Note("the connections of %s break", a.name)
+		s.network.reset(a.host)
+	}},
+	{6, func(s *simulation, ctx context.Context) {
+		if a := s.anyAgent(); a.running() {
+			a.kill()
+		} else {
+			a.start(ctx)
+		}
+	}},
+	{8, func(s *simulation, _ context.Context) {
+		s.anyAgent().setServing(s.random.IntN(3) > 0)
+	}},
+	{8, func(s *simulation, _ context.Context) {
+		if r := s.anyReplica(); r != nil {
+			s.anyAgent().connectEnvoy(r)
+		}
+	}},
+	{6, func(s *simulation, _ context.Context) { s.put(s.dataplane(s.anyAgent())) }},
+	{2, func(s *simulation, ctx context.Context) {
+		if len(s.agents) < 2*proxies {
+			s.join(ctx)
+		}
+	}},
+}
+
+// operate makes one random operation.
+func (s *simulation) operate(ctx context.Context) {
+	i := anymesh.Weighted(s.random, len(operations), func(i int) int { return operations[i].weight })
+	operations[i].do(s, ctx)
+}

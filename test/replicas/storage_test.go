@@ -1,0 +1,198 @@
+package replicas
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sonde-mesh/sonde/identity/secret"
+)
+
+// etcd has the Secrets that all replicas share. It answers in no time, since replicas hold locks meanwhile, which time does not wait for; what it
+// tells of changes comes late.
+type etcd struct {
+	mu      sync.Mutex
+	secrets map[string]version
+	written int
+	// wrote is called with each version of a secret, in their order.
+	wrote    func(name string, data []byte)
+	watchers map[*watcher]bool
+}
+
+type version struct {
+	number int
+	data   []byte
+}
+
+func (v version) String() string { return strconv.Itoa(v.number) }
+
+func newEtcd(wrote func(name string, data []byte)) *etcd {
+	return &etcd{secrets: map[string]version{}, wrote: wrote, watchers: map[*watcher]bool{}}
+}
+
+func (e *etcd) put(name string, data []byte) string {
+	e.written++
+	e.secrets[name] = version{e.written, slices.Clone(data)}
+	e.wrote(name, data)
+	for w := range e.watchers {
+		w.tell(name)
+	}
+	return e.secrets[name].String()
+}
+
+// apiServer is etcd as one replica reaches it: it may be cut off, and is told of changes after a while.
+type apiServer struct {
+	etcd *etcd
+	lag  func() time.Duration
+
+	mu  sync.Mutex
+	cut bool
+}
+
+// watcher has what one Watch has not told yet.
+type watcher struct {
+	mu      sync.Mutex
+	changed map[string]bool
+	wake    chan struct{}
+}
+
+func (e *etcd) client(lag func() time.Duration) *apiServer {
+	return &apiServer{etcd: e, lag: lag}
+}
+
+func (a *apiServer) setCut(cut bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.cut = cut
+}
+
+var errCut = errors.New("the API server does not answer")
+
+func (a *apiServer) reach() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.cut {
+		return errCut
+	}
+	return nil
+}
+
+func (w *watcher) tell(name string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.changed[name] = true
+	select {
+	case w.wake <- struct{}{}:
+	default: // it has not told those before
+	}
+}
+
+// take returns what is to be told.
+func (w *watcher) take() map[string]bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	names := w.changed
+	w.changed = map[string]bool{}
+	return names
+}
+
+// Read implements secret.Store.
+func (a *apiServer) Read(_ context.Context, name string) ([]byte, string, error) {
+	if err := a.reach(); err != nil {
+		return nil, "", err
+	}
+	a.etcd.mu.Lock()
+	defer a.etcd.mu.Unlock()
+	v, there := a.etcd.secrets[name]
+	if !there {
+		return nil, "", fmt.Errorf("read %s: %w", name, fs.ErrNotExist)
+	}
+	return slices.Clone(v.data), v.String(), nil
+}
+
+// Create implements secret.Store.
+func (a *apiServer) Create(_ context.Context, name string, data []byte) (string, error) {
+	if err := a.reach(); err != nil {
+		return "", err
+	}
+	a.etcd.mu.Lock()
+	defer a.etcd.mu.Unlock()
+	if _, there := a.etcd.secrets[name]; there {
+		return "", fmt.Errorf("create %s: %w", name, fs.ErrExist)
+	}
+	return a.etcd.put(name, data), nil
+}
+
+// Update implements secret.Shared.
+func (a *apiServer) Update(_ context.Context, name string, data []byte, read string) (string, error) {
+	if err := a.reach(); err != nil {
+		return "", err
+	}
+	a.etcd.mu.Lock()
+	defer a.etcd.mu.Unlock()
+	v, there := a.etcd.secrets[name]
+	switch {
+	case !there:
+		return "", fmt.Errorf("update %s: %w", name, fs.ErrNotExist)
+	case v.String() != read:
+		return "", fmt.Errorf("update %s: %w", name, secret.ErrConflict)
+	}
+	return a.etcd.put(name, data), nil
+}
+
+// List implements identity.Secrets.
+func (a *apiServer) List(_ context.Context, directory string) ([]string, error) {
+	if err := a.reach(); err != nil {
+		return nil, err
+	}
+	a.etcd.mu.Lock()
+	defer a.etcd.mu.Unlock()
+	var names []string
+	for name := range a.etcd.secrets {
+		if below, in := strings.CutPrefix(name, directory+"/"); in {
+			first, _, _ := strings.Cut(below, "/")
+			names = append(names, first)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names), nil
+}
+
+// Watch implements secret.Shared. It begins with what there is.
+func (a *apiServer) Watch(ctx context.Context, changed func(name string)) error {
+	w := &watcher{changed: map[string]bool{}, wake: make(chan struct{}, 1)}
+	a.etcd.mu.Lock()
+	a.etcd.watchers[w] = true
+	for name := range a.etcd.secrets {
+		w.tell(name)
+	}
+	a.etcd.mu.Unlock()
+	defer func() {
+		a.etcd.mu.Lock()
+		defer a.etcd.mu.Unlock()
+		delete(a.etcd.watchers, w)
+	}()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-w.wake:
+		}
+		for late := a.lag(); late > 0 || a.reach() != nil; late = 0 {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-time.After(max(late, 100*time.Millisecond)):
+			}
+		}
+		for name := range w.take() {
+			changed(name)
+		}
+	}
+}
