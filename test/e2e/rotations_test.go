@@ -1,0 +1,178 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/identity/ca"
+)
+
+// rotated is a CA, with the words after `sondectl rotate`, and the Secret that has it.
+type rotated struct{ words, secret string }
+
+// TestAloneRotations rotates the CA of a mesh, and that of the control plane, which signs the webhook's certificate, too. A replica is killed in each step,
+// the leader and others in turn, and after each rotation a sidecar restarts. No call fails. It runs alone.
+func TestAloneRotations(t *testing.T) {
+	w := newWatched(t, injected)
+	w.create(newPod("bystander", "node2"), newService("bystander"))
+	w.waitReady("bystander")
+	cp := &namespace{t: t, name: systemNamespace}
+	for i, r := range []rotated{{"ca", "sonde-ca-" + mesh.DefaultMesh}, {"serving-ca", "sonde-serving-ca.json"}} {
+		before := cp.certificates(r)
+		steps := cp.rotate(r)
+		if want := []ca.Step{ca.StepTrustBoth, ca.StepRenewLeaves, ca.StepTrustNew}; !slices.Equal(steps, want) {
+			t.Errorf("%s: replicas were killed in the steps %q, want %q", r.words, steps, want)
+		}
+		if after := cp.certificates(r); after == before || strings.Count(after, "BEGIN CERTIFICATE") != 1 {
+			t.Errorf("%s: there is no new CA alone:\n%s", r.words, after)
+		}
+		cp.waitReplicas()
+		w.rollWeb(r.words + " was rotated") // new pods come through the webhook
+		w.restartSidecar("bystander", i+1)
+		w.checkLoads(r.words + " was rotated")
+	}
+}
+
+// rotate has sondectl rotate a CA, and kills a replica as soon as each step is written. It returns the steps.
+func (n *namespace) rotate(r rotated) (steps []ca.Step) {
+	n.t.Helper()
+	if out, err := n.sondectl("rotate", r.words); err != nil {
+		n.t.Fatalf("sondectl rotate %s: %v\n%s", r.words, err, out)
+	}
+	n.wait(5*time.Minute, "the end of the rotation", func() error {
+		step := n.step(r)
+		if step == ca.StepNone {
+			return nil
+		}
+		if !slices.Contains(steps, step) {
+			steps = append(steps, step)
+			n.killReplica(len(steps)%2 == 1)
+		}
+		out, err := n.sondectl("rotate", r.words, "--status")
+		if err == nil && strings.Contains(out, "paused:") {
+			out, err = n.sondectl("rotate", r.words, "--continue")
+		}
+		return errors.Join(errors.New(out), err)
+	})
+	return steps
+}
+
+// certificates returns those of a CA, PEM.
+func (n *namespace) certificates(r rotated) string {
+	n.t.Helper()
+	var all strings.Builder
+	for _, c := range n.setOf(r).CAs {
+		all.WriteString(c.Certificate)
+	}
+	return all.String()
+}
+
+// step returns that of a rotation.
+func (n *namespace) step(r rotated) ca.Step {
+	n.t.Helper()
+	if s := n.setOf(r); s.Rotation != nil {
+		return s.Rotation.Step
+	}
+	return ca.StepNone
+}
+
+func (n *namespace) setOf(r rotated) (s ca.SetFile) {
+	n.t.Helper()
+	if err := json.Unmarshal(n.secret(r.secret), &s); err != nil {
+		n.t.Fatalf("read %s: %v", r.secret, err)
+	}
+	return s
+}
+
+// secret returns what a Secret with one key has.
+func (n *namespace) secret(name string) []byte {
+	n.t.Helper()
+	s, err := cluster.client.CoreV1().Secrets(n.name).Get(n.t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	for _, data := range s.Data {
+		return data
+	}
+	n.t.Fatalf("Secret %s is empty", name)
+	return nil
+}
+
+// killReplica kills the leader, or another replica, for which Kubernetes makes another one.
+func (n *namespace) killReplica(leads bool) {
+	n.t.Helper()
+	leader, other := n.leading(n.selected(controlPlaneLabel))
+	name := other
+	if leads {
+		name = leader
+	}
+	n.t.Logf("%s is killed, leader: %v", name, leads)
+	for _, p := range n.processes(n.pod(name)) {
+		p.kill(n.t)
+	}
+	err := cluster.client.CoreV1().Pods(n.name).Delete(n.t.Context(), name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))})
+	if err != nil && !apierrors.IsNotFound(err) {
+		n.t.Fatal(err)
+	}
+}
+
+// sondectl runs it with what an operator has, against a replica that answers. That a rotation is in progress is no error.
+func (n *namespace) sondectl(args ...string) (output string, err error) {
+	n.t.Helper()
+	directory := n.t.TempDir()
+	file := func(name string) string {
+		path := filepath.Join(directory, name)
+		if err := os.WriteFile(path, n.secret("sonde-"+name), 0o600); err != nil {
+			n.t.Fatal(err)
+		}
+		return path
+	}
+	args = append(args, "--token-file="+file("admin-token"), "--ca-cert-file="+file("serving-ca.crt"))
+	for _, name := range n.selected(controlPlaneLabel) {
+		p := n.pod(name)
+		if isReady(p) != nil {
+			continue
+		}
+		address := "--address=" + mesh.JoinHostPort(p.Status.PodIP, mesh.PortAdmin)
+		text, failed := exec.CommandContext(n.t.Context(), "../../bin/sondectl", append(slices.Clone(args), address)...).CombinedOutput()
+		if exit, is := errors.AsType[*exec.ExitError](failed); failed == nil || is && exit.ExitCode() == 4 {
+			return string(text), nil
+		}
+		err = errors.Join(err, fmt.Errorf("%s: %w: %s", name, failed, text))
+	}
+	return "", errors.Join(err, errors.New("no replica has answered"))
+}
+
+// restartSidecar kills the agent of a pod, and waits until its next one serves.
+func (w *watched) restartSidecar(pod string, restarts int) {
+	w.t.Helper()
+	w.agent(w.pod(pod), true).kill(w.t)
+	w.waitPod(pod, readyLimit, "with a new sidecar and Ready", func(p *corev1.Pod) error {
+		if s := status(p, mesh.ContainerSidecar); int(s.RestartCount) != restarts {
+			return fmt.Errorf("kuma-sidecar was restarted %d times", s.RestartCount)
+		}
+		return isReady(p)
+	})
+	w.wait(time.Minute, "an answer of "+pod, func() error {
+		if c := w.app("client").call("http://%s.%s/", pod, w.name); c.Status != http.StatusOK {
+			return fmt.Errorf("%+v", c)
+		}
+		return nil
+	})
+}
