@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -41,7 +42,33 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "e2e: connect to the cluster (`make e2e` starts one):", err)
 		os.Exit(1)
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	if code != 0 {
+		fmt.Println(describeCluster(context.Background()))
+	}
+	os.Exit(code)
+}
+
+// describeCluster returns what there is to know about the nodes and the control plane after tests have failed.
+func describeCluster(ctx context.Context) string {
+	var text strings.Builder
+	nodes, err := cluster.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err.Error()
+	}
+	for i := range nodes.Items {
+		for _, c := range nodes.Items[i].Status.Conditions {
+			fmt.Fprintf(&text, "%s: %s %s since %s: %s\n", nodes.Items[i].Name, c.Type, c.Status, c.LastTransitionTime.Format(time.TimeOnly), c.Message)
+		}
+	}
+	events, err := (&namespace{name: metav1.NamespaceDefault}).events(ctx) // those of nodes, too
+	if err != nil {
+		return err.Error()
+	}
+	for _, e := range events {
+		fmt.Fprintf(&text, "  %s %s %s/%s: %s\n", e.LastTimestamp.Format(time.TimeOnly), e.Reason, e.InvolvedObject.Kind, e.InvolvedObject.Name, e.Message)
+	}
+	return text.String() + (&namespace{name: systemNamespace}).describe(ctx)
 }
 
 func connect() (err error) {

@@ -207,7 +207,7 @@ func (n *namespace) describe(ctx context.Context) string {
 	}
 	for i := range pods.Items {
 		p := &pods.Items[i]
-		fmt.Fprintf(&text, "--- pod %s on %s, %s, %s\n", p.Name, p.Spec.NodeName, p.Status.Phase, p.Status.PodIP)
+		fmt.Fprintf(&text, "--- pod %s on %s, %s, %s %s %s\n", p.Name, p.Spec.NodeName, p.Status.Phase, p.Status.PodIP, p.Status.Reason, p.Status.Message)
 		for _, s := range statuses(p) {
 			fmt.Fprintf(&text, "  %s: ready %t, restarts %d, %s; before: %s\n", s.Name, s.Ready, s.RestartCount, stateOf(s.State), stateOf(s.LastTerminationState))
 			if s.State.Terminated != nil && s.State.Terminated.ExitCode == 0 {

@@ -88,6 +88,9 @@ func (a *agent) start(ctx context.Context) {
 		},
 		Renewed: func() { a.check(); sess.Changed() }, Logger: log, Registerer: registry,
 	})
+	if _, err := a.identity.Stored(); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		a.sim.Wrong("%s does not read what it has kept: %v", a.name, err)
+	}
 	go func() {
 		defer close(a.done)
 		if !a.join(ctx, client, process) {
@@ -117,8 +120,11 @@ func (a *agent) setServing(serving bool) {
 	}
 }
 
-// connectEnvoy opens the ADS stream of an Envoy, which takes its listeners.
+// connectEnvoy opens the ADS stream of an Envoy, which takes its listeners if the replica knows them.
 func (a *agent) connectEnvoy(r *replica) {
+	if _, p := r.pipeline.Builder.View().Proxy(a.id()); p == nil {
+		return
+	}
 	a.sim.Note("Envoy of %s takes its listeners from %s", a.name, r.name)
 	a.envoy = r
 	r.agents.ObserveListeners(a.id(), observed.Listeners{Accepted: []netip.AddrPort{a.inbound()}, Since: time.Now()})

@@ -221,12 +221,13 @@ func (r *replica) log() *slog.Logger {
 	}}))
 }
 
-// lines writes the log into the journal. That a certificate is refused is wrong in any schedule.
+// lines writes the log into the journal. That a certificate is refused is wrong in any
+// schedule, unless it has expired: an agent may be cut off for so long.
 type lines struct{ replica *replica }
 
 func (l lines) Write(line []byte) (int, error) {
 	text := strings.TrimSpace(string(line))
-	if strings.Contains(text, "client certificate refused") {
+	if strings.Contains(text, "client certificate refused") && !strings.Contains(text, "has expired") {
 		l.replica.sim.Wrong("%s: %s", l.replica.name, text)
 	}
 	l.replica.sim.Detail("%s: %s", l.replica.name, text)

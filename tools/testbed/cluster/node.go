@@ -87,7 +87,7 @@ func (c *Cluster) kubeletConfig(node int, families []family) any {
 		"enforceNodeAllocatable":   []string{},
 		"makeIPTablesUtilChains":   false,
 		// A disk that is nearly full is the user's business, not a reason to delete pods and images.
-		"evictionHard":                map[string]any{"imagefs.available": "1%", "nodefs.available": "1%"},
+		"evictionHard":                map[string]any{"imagefs.available": "64Mi", "nodefs.available": "64Mi"},
 		"imageGCHighThresholdPercent": 100,
 		"resolvConf":                  "", // not the machine's: there is no way out of the cluster
 		"clusterDomain":               "cluster.local",
