@@ -52,66 +52,87 @@ func TestAloneRotations(t *testing.T) {
 // rotate has sondectl rotate a CA, and kills a replica as soon as each step is written. It returns the steps.
 func (n *namespace) rotate(r rotated) (steps []ca.Step) {
 	n.t.Helper()
-	if out, err := n.sondectl("rotate", r.words); err != nil {
-		n.t.Fatalf("sondectl rotate %s: %v\n%s", r.words, err, out)
+	written, err := cluster.client.CoreV1().Secrets(n.name).Watch(n.t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + r.secret})
+	if err != nil {
+		n.t.Fatal(err)
 	}
-	n.wait(5*time.Minute, "the end of the rotation", func() error {
-		step := n.step(r)
-		if step == ca.StepNone {
-			return nil
+	defer written.Stop()
+	out, err := n.sondectl("rotate", r.words)
+	if err != nil {
+		n.t.Fatalf("sondectl rotate %s: %v", r.words, err)
+	}
+	late, poll := time.After(5*time.Minute), time.NewTicker(time.Second)
+	defer poll.Stop()
+	for {
+		select {
+		case e := <-written.ResultChan():
+			s, is := e.Object.(*corev1.Secret)
+			if !is {
+				n.t.Fatalf("watch %s: %v", r.secret, e)
+			}
+			switch step := n.stepOf(s); {
+			case step == ca.StepNone && len(steps) > 0:
+				return steps
+			case step != ca.StepNone && !slices.Contains(steps, step):
+				steps = append(steps, step)
+				n.killReplica(len(steps)%2 == 1)
+			}
+		case <-poll.C:
+			if out, err = n.sondectl("rotate", r.words, "--status"); err == nil && strings.Contains(out, "paused:") {
+				out, err = n.sondectl("rotate", r.words, "--continue")
+			}
+		case <-late:
+			n.t.Fatalf("the rotation does not end, its steps were %q: %s %v", steps, out, err)
 		}
-		if !slices.Contains(steps, step) {
-			steps = append(steps, step)
-			n.killReplica(len(steps)%2 == 1)
-		}
-		out, err := n.sondectl("rotate", r.words, "--status")
-		if err == nil && strings.Contains(out, "paused:") {
-			out, err = n.sondectl("rotate", r.words, "--continue")
-		}
-		return errors.Join(errors.New(out), err)
-	})
-	return steps
+	}
 }
 
 // certificates returns those of a CA, PEM.
 func (n *namespace) certificates(r rotated) string {
 	n.t.Helper()
 	var all strings.Builder
-	for _, c := range n.setOf(r).CAs {
+	for _, c := range n.setIn(n.secretObject(r.secret)).CAs {
 		all.WriteString(c.Certificate)
 	}
 	return all.String()
 }
 
-// step returns that of a rotation.
-func (n *namespace) step(r rotated) ca.Step {
+// stepOf returns that of a rotation.
+func (n *namespace) stepOf(s *corev1.Secret) ca.Step {
 	n.t.Helper()
-	if s := n.setOf(r); s.Rotation != nil {
-		return s.Rotation.Step
+	if set := n.setIn(s); set.Rotation != nil {
+		return set.Rotation.Step
 	}
 	return ca.StepNone
 }
 
-func (n *namespace) setOf(r rotated) (s ca.SetFile) {
+func (n *namespace) setIn(s *corev1.Secret) (set ca.SetFile) {
 	n.t.Helper()
-	if err := json.Unmarshal(n.secret(r.secret), &s); err != nil {
-		n.t.Fatalf("read %s: %v", r.secret, err)
+	for _, data := range s.Data {
+		if err := json.Unmarshal(data, &set); err != nil {
+			n.t.Fatalf("read %s: %v", s.Name, err)
+		}
 	}
-	return s
+	return set
 }
 
 // secret returns what a Secret with one key has.
 func (n *namespace) secret(name string) []byte {
 	n.t.Helper()
-	s, err := cluster.client.CoreV1().Secrets(n.name).Get(n.t.Context(), name, metav1.GetOptions{})
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	for _, data := range s.Data {
+	for _, data := range n.secretObject(name).Data {
 		return data
 	}
 	n.t.Fatalf("Secret %s is empty", name)
 	return nil
+}
+
+func (n *namespace) secretObject(name string) *corev1.Secret {
+	n.t.Helper()
+	s, err := cluster.client.CoreV1().Secrets(n.name).Get(n.t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return s
 }
 
 // killReplica kills the leader, or another replica, for which Kubernetes makes another one.
