@@ -184,6 +184,11 @@ func TestSweepWithoutRecords(t *testing.T) {
 	a := openWithout(t, newMemory(), clock, &v)
 	issueTo(t, a, pod, time.Hour)
 	issueTo(t, a, web, time.Hour)
+	clock.Add(dataplaneLag - time.Second)
+	if forgotten, err := a.Sweep(func(mesh.ID) bool { return false }); len(forgotten) > 0 || err != nil {
+		t.Errorf("Sweep() = %v, %v of proxies whose Dataplanes may not have been heard of yet", forgotten, err)
+	}
+	clock.Add(time.Second)
 	forgotten, err := a.Sweep(func(id mesh.ID) bool { return id == web.ID() })
 	if diff := cmp.Diff([]mesh.ID{pod.ID()}, forgotten); diff != "" || err != nil {
 		t.Errorf("Sweep() = %v (-want +got):\n%s", err, diff)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"iter"
 	"maps"
+	"time"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/identity/ca"
@@ -91,7 +92,10 @@ func (a *Authority) history(proxy mesh.ID) (history, bool) {
 	return m.records.of(dataplane)
 }
 
-// Sweep forgets proxies, except those that keep wants and, if there are Options.Records, those with a valid certificate. It returns
+// dataplaneLag is how much later than of its certificate this process may hear of a proxy's Dataplane.
+const dataplaneLag = time.Minute
+
+// Sweep forgets proxies, except those that keep wants, those that have been known for less than dataplaneLag, and, if there are Options.Records, those with a valid certificate. It returns
 // those that it has forgotten. It also logs CAs that expire soon. It should be called from time to time.
 func (a *Authority) Sweep(keep func(proxy mesh.ID) bool) ([]mesh.ID, error) {
 	var forgotten []mesh.ID
@@ -101,7 +105,7 @@ func (a *Authority) Sweep(keep func(proxy mesh.ID) bool) ([]mesh.ID, error) {
 		now := a.o.Now()
 		for dataplane, h := range m.records.all() {
 			id := mesh.MakeID(name, dataplane)
-			if a.o.Records != nil && now.Before(h.expires()) || keep(id) {
+			if a.o.Records != nil && now.Before(h.expires()) || a.o.Records == nil && now.Sub(h.known) < dataplaneLag || keep(id) {
 				continue
 			}
 			gone, err := m.records.forget(dataplane, now)

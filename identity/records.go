@@ -37,6 +37,9 @@ type history struct {
 	Serial string `json:"serial,omitempty"`
 	// ServingCA is the ID of the control plane's CAs that the agent last reported.
 	ServingCA string `json:"servingCA,omitempty"`
+
+	// known is since when this process knows of the instance, zero if an earlier one did.
+	known time.Time
 }
 
 type issuedCertificate struct {
@@ -69,6 +72,9 @@ func (h history) with(c issuedCertificate, now time.Time) history {
 		valid = slices.Delete(valid, i, i+1)
 	}
 	h.Issued = append(valid, c)
+	if h.known.IsZero() {
+		h.known = now
+	}
 	return h
 }
 

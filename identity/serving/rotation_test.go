@@ -125,7 +125,7 @@ func TestRotation(t *testing.T) {
 
 	advance(t, c, "default/web-3")
 	w.is(ca.StepRenewLeaves, false, true, 2, 1)
-	w.told(false)
+	w.told(true)
 	if bytes.Contains(storage.get(stateName), bytes.TrimSpace(oldKey)) || bytes.Equal(storage.get(keyName), oldKey) {
 		t.Error("the old key is stored although it no longer signs")
 	}

@@ -126,7 +126,7 @@ func (c *Certificate) Trusted() identity.Bundle {
 	return b
 }
 
-// Changed returns a channel that receives after CA has changed.
+// Changed returns a channel that receives after CA has changed, or which of them signs, or the step of a rotation.
 func (c *Certificate) Changed() <-chan struct{} {
 	changed := make(chan struct{}, 1)
 	c.mu.Lock()

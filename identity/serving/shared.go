@@ -107,7 +107,7 @@ func (c *Certificate) put(s *state) {
 		s.since = before.since
 	}
 	c.current.Store(s)
-	if before == nil || before.ID() == s.ID() {
+	if before == nil {
 		return
 	}
 	c.mu.Lock()

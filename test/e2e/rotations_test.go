@@ -35,7 +35,7 @@ func TestAloneRotations(t *testing.T) {
 	cp := &namespace{t: t, name: systemNamespace}
 	for i, r := range []rotated{{"ca", "sonde-ca-" + mesh.DefaultMesh}, {"serving-ca", "sonde-serving-ca.json"}} {
 		before := cp.certificates(r)
-		steps := cp.rotate(r)
+		steps := cp.rotate(r, cp.killReplica)
 		if want := []ca.Step{ca.StepTrustBoth, ca.StepRenewLeaves, ca.StepTrustNew}; !slices.Equal(steps, want) {
 			t.Errorf("%s: replicas were killed in the steps %q, want %q", r.words, steps, want)
 		}
@@ -47,10 +47,12 @@ func TestAloneRotations(t *testing.T) {
 		w.restartSidecar("bystander", i+1)
 		w.checkLoads(r.words + " was rotated")
 	}
+	cp.rotate(rotated{"serving-ca", "sonde-serving-ca.json"}, func(bool) {})
+	w.rollWeb("serving-ca was rotated while nothing else happened")
 }
 
-// rotate has sondectl rotate a CA, and kills a replica as soon as each step is written. It returns the steps.
-func (n *namespace) rotate(r rotated) (steps []ca.Step) {
+// rotate has sondectl rotate a CA, and calls kill as soon as each step is written, of the leader or of another replica. It returns the steps.
+func (n *namespace) rotate(r rotated, kill func(leads bool)) (steps []ca.Step) {
 	n.t.Helper()
 	written, err := cluster.client.CoreV1().Secrets(n.name).Watch(n.t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + r.secret})
 	if err != nil {
@@ -75,7 +77,7 @@ func (n *namespace) rotate(r rotated) (steps []ca.Step) {
 				return steps
 			case step != ca.StepNone && !slices.Contains(steps, step):
 				steps = append(steps, step)
-				n.killReplica(len(steps)%2 == 1)
+				kill(len(steps)%2 == 1)
 			}
 		case <-poll.C:
 			if out, err = n.sondectl("rotate", r.words, "--status"); err == nil && strings.Contains(out, "paused:") {

@@ -3,11 +3,13 @@ package replicas
 import (
 	"context"
 	"crypto/x509"
+	"slices"
 	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
@@ -64,6 +66,7 @@ func (s *simulation) rest(ctx context.Context) {
 	if s.bundles.rotating() {
 		s.Wrong("the rotation does not end: %v", s.waits(ctx))
 	}
+	s.checkServing(ctx)
 	for _, a := range s.agents {
 		if at := a.bundle(); at != s.bundles.newest() {
 			s.Wrong("%s has bundle %d, and %d is the newest", a.name, at, s.bundles.newest())
@@ -87,6 +90,18 @@ func (s *simulation) rest(ctx context.Context) {
 			if diff := cmp.Diff(first, s.versions(name, a)); diff != "" {
 				s.Wrong("what %s gets (-%s +%s):\n%s", a.name, names[0], name, diff)
 			}
+		}
+	}
+}
+
+// checkServing checks that a rotation of the serving CA has ended, unless agents are too old for it.
+func (s *simulation) checkServing(ctx context.Context) {
+	if slices.ContainsFunc(s.agents, func(a *agent) bool { return a.old }) {
+		return
+	}
+	for name, r := range s.replicas {
+		if rotation, err := r.agents.ServingRotation(ctx); err != nil || rotation.GetStep() != adminv1.Rotation_IDLE {
+			s.Wrong("the rotation of the serving CA does not end at %s: %v %v", name, rotation, err)
 		}
 	}
 }
