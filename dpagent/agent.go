@@ -23,6 +23,7 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/drain"
 	"github.com/sonde-mesh/sonde/dpagent/envoy"
 	"github.com/sonde-mesh/sonde/dpagent/guard/worker"
+	"github.com/sonde-mesh/sonde/dpagent/held"
 	"github.com/sonde-mesh/sonde/dpagent/identity"
 	"github.com/sonde-mesh/sonde/dpagent/lb"
 	"github.com/sonde-mesh/sonde/dpagent/perport"
@@ -67,8 +68,10 @@ type Agent struct {
 	duplicates   duplicates
 	rejoins      retry.Reporter // of the renewer: why it has to join again
 
-	probes   *probe.Handler // nil if there are no probes to answer
-	perPort  *perport.Server
+	probes  *probe.Handler // nil if there are no probes to answer
+	perPort *perport.Server
+	// liveness holds failures of guarded liveness probes back, nil if there are none.
+	liveness *held.Liveness
 	failures *session.Failures
 	// serviceProbes ask the applications, and readiness is what they have found.
 	serviceProbes *serviceprobe.Server
@@ -223,7 +226,7 @@ func (a *Agent) runDataPlane(ctx context.Context, proxy *envoy.Envoy) error {
 	var renewer *identity.Renewer
 	sess := session.New(session.Options{
 		Opener: a.client, Identity: a.identity, ServingCA: servingCA, Renew: func() { renewer.Now() }, Inbounds: a.setInbounds, Endpoints: a.setEndpoints,
-		Probes: a.setProbes, ServiceProbes: a.setServiceProbes, Readiness: a.readiness, Drain: a.setDrain, Query: a.query, Failures: a.failures, Envoy: a.envoyState, Version: a.version.Load, Logger: a.logger, Registerer: a.metrics,
+		Probes: a.setProbes, ServiceProbes: a.setServiceProbes, Readiness: a.readiness, Drain: a.setDrain, Query: a.query, Failures: a.failures, Liveness: a.sessionLiveness(), Envoy: a.envoyState, Version: a.version.Load, Logger: a.logger, Registerer: a.metrics,
 		Instance: a.instance, Started: a.started, Duplicate: a.duplicates.add, Refused: a.duplicates.setRefused,
 		Loop: a.loops.session,
 	})

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"time"
 
@@ -16,8 +17,10 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/dpagent/guard/wire"
 	"github.com/sonde-mesh/sonde/dpagent/guard/worker"
+	"github.com/sonde-mesh/sonde/dpagent/held"
 	"github.com/sonde-mesh/sonde/dpagent/perport"
 	"github.com/sonde-mesh/sonde/dpagent/probe"
+	"github.com/sonde-mesh/sonde/dpagent/session"
 	"github.com/sonde-mesh/sonde/health"
 )
 
@@ -33,8 +36,20 @@ func (a *Agent) newProbes() (*probe.Handler, error) {
 	}
 	o.Registerer, o.Failed = a.metrics, a.failures.Add
 	o.Target = func(path string) (probe.Target, bool) { return a.perPort.TargetAt(a.virtualPort(), path) }
+	if slices.ContainsFunc(o.Table, func(p mesh.Probe) bool { return p.Guarded }) {
+		a.liveness = held.New(held.Options{Keep: func(m *agentv1.Restarts) { a.storeTold(fileRestarts, m) }, Logger: a.logger, Registerer: a.metrics})
+		o.Guarded = a.liveness
+	}
 	a.countStarts()
 	return probe.New(o)
+}
+
+// sessionLiveness returns nil if no liveness probe is guarded.
+func (a *Agent) sessionLiveness() session.Liveness {
+	if a.liveness == nil {
+		return nil
+	}
+	return a.liveness
 }
 
 // virtualPort returns where HTTP probes of the table are answered; not valid if there is no table.

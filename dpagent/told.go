@@ -11,10 +11,11 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/guard/worker"
 )
 
-// Files with what the control plane has said of the probes of a written Dataplane, for an agent that goes on where this one has died.
+// Files with what the control plane has said of the probes of a written Dataplane, and of guarded liveness probes, for an agent that goes on where this one has died.
 const (
 	fileProbes        = "probes.pb"
 	fileServiceProbes = "service-probes.pb"
+	fileRestarts      = "restarts.pb"
 )
 
 // storeTold stores what the control plane has said, unless it is what it said before. No file is as one that names nothing.
@@ -43,7 +44,7 @@ func (a *Agent) resumeTold() {
 		return
 	}
 	if starts, _ := worker.Guarded(); starts <= 1 {
-		if err := a.dir.Remove(fileProbes, fileServiceProbes); err != nil { // they are of a process long gone
+		if err := a.dir.Remove(fileProbes, fileServiceProbes, fileRestarts); err != nil { // they are of a process long gone
 			a.logger.Warn("probes of the previous agent not removed", "err", err)
 		}
 		return
@@ -52,6 +53,10 @@ func (a *Agent) resumeTold() {
 	var serviceProbes agentv1.ServiceProbes
 	if a.readTold(fileProbes, &probes) {
 		a.setProbes(&probes)
+	}
+	var restarts agentv1.Restarts
+	if a.liveness != nil && a.readTold(fileRestarts, &restarts) {
+		a.liveness.Told(&restarts)
 	}
 	if a.readTold(fileServiceProbes, &serviceProbes) {
 		a.setServiceProbes(&serviceProbes)

@@ -58,6 +58,11 @@ type Probe struct {
 	Type ProbeType `json:"type,omitempty"`
 	// TimeoutSeconds of one check. Default 1. Hooks have none.
 	TimeoutSeconds int32 `json:"timeoutSeconds,omitempty"`
+	// Guarded says of a liveness probe that its failure restarts the container only while the control plane grants that. FailureThreshold and
+	// PeriodSeconds are those of a guarded probe, else 0.
+	Guarded          bool  `json:"guarded,omitempty"`
+	FailureThreshold int32 `json:"failureThreshold,omitempty"`
+	PeriodSeconds    int32 `json:"periodSeconds,omitempty"`
 	// VirtualPort is the port of its own that a TCP or gRPC probe has in ProbesPerPort mode, else 0.
 	VirtualPort int32 `json:"virtualPort,omitempty"`
 

@@ -34,6 +34,7 @@ type entry struct {
 	mu      sync.Mutex
 	current *check   // the check that waits or runs, nil if there is none
 	last    *verdict // verdict of the last check, nil before the first
+	held    heldBack // the last failure of a guarded probe that was held back
 }
 
 // prober makes checks.
@@ -74,6 +75,9 @@ type check struct {
 
 // ask returns the verdict of a check that ends after r has arrived.
 func (e *entry) ask(r *http.Request) result {
+	if held, is := e.heldAnswer(); is {
+		return held
+	}
 	c := e.joinCheck(r)
 	select {
 	case <-c.done:
@@ -138,6 +142,7 @@ func (e *entry) run(ctx context.Context, c *check, userAgent string) {
 	c.result, took = checkOnce(ctx, e.prober, userAgent, e.timeout)
 	if ctx.Err() == nil {
 		e.observe(ctx, c.result, took)
+		c.result = e.guard(c.result)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()

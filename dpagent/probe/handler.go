@@ -35,6 +35,8 @@ type Options struct {
 	Target func(path string) (Target, bool)
 	// Failed is called for each check that does not succeed, and returns at once. Default: none.
 	Failed func(Failure)
+	// Guarded decides what the kubelet is told of the Table's guarded liveness probes. Default: the truth.
+	Guarded Guarded
 	// Logger gets changed verdicts, and each hook. Default: none.
 	Logger *slog.Logger
 	// Registerer of the metrics. Default: none.

@@ -66,6 +66,7 @@ const (
 	Redirect          Class = "Redirect"
 	Failed            Class = "Failed" // any other
 	AgentFault        Class = "Agent"  // the agent could not check
+	Held              Class = "Held"   // a failure of a guarded liveness probe without a grant
 )
 
 // classOf returns the class of an error of a connection or a request.

@@ -10,10 +10,14 @@ import (
 
 // features returns those of this agent.
 func (s *Session) features() []string {
-	if s.o.ServingCA == nil {
-		return features
+	all := slices.Clone(features)
+	if s.o.ServingCA != nil {
+		all = append(all, agentv1.FeatureServingCA)
 	}
-	return append(slices.Clone(features), agentv1.FeatureServingCA)
+	if s.o.Liveness != nil {
+		all = append(all, agentv1.FeatureRestartGrants)
+	}
+	return all
 }
 
 // inUse returns what the proxy has put in place.

@@ -87,6 +87,8 @@ type Options struct {
 	Refused   func(error)
 	// Failures are reported to a control plane that takes them. Required.
 	Failures *Failures
+	// Liveness is reported to a control plane that grants restarts, and told what it says. Default: no liveness probe is guarded.
+	Liveness Liveness
 	// Envoy says why Envoy does not run, which is reported to a control plane that takes it. Required.
 	Envoy *EnvoyState
 	// Version returns the versions of the agent and of its Envoy. Required.
@@ -177,11 +179,11 @@ func (s *Session) Run(ctx context.Context) error {
 		welcomed, began := false, time.Now()
 		moves := false
 		err := s.o.Opener.Session(ctx, func(stream agentv1.AgentService_SessionClient, goAway <-chan struct{}) (err error) {
-			defer s.connected.Set(0)
+			defer s.setConnected(false)
 			moves, err = s.runStream(stream, goAway, func() {
 				welcomed = true
 				s.o.Refused(nil)
-				s.connected.Set(1)
+				s.setConnected(true)
 				s.sessions.Inc()
 				report.Succeeded()
 			})
@@ -251,9 +253,10 @@ func (s *Session) runStream(stream agentv1.AgentService_SessionClient, goAway <-
 func (s *Session) report(
 	stream agentv1.AgentService_SessionClient, goAway, drain <-chan struct{}, received <-chan error, features <-chan []string,
 ) error {
-	failures, readiness := newPace(s.o.Failures.wake, reportInterval), newPace(s.o.Readiness.wake, readinessInterval)
+	failures, readiness, liveness := newPace(s.o.Failures.wake, reportInterval), newPace(s.o.Readiness.wake, readinessInterval), s.livenessPace()
 	defer failures.end()
 	defer readiness.end()
+	defer liveness.end()
 	var envoy <-chan struct{} // nil while the control plane does not take it; it needs no pace, since Envoy is started with one
 	for {
 		var message *agentv1.AgentMessage
@@ -270,7 +273,7 @@ func (s *Session) report(
 		case <-s.asked:
 			message = &agentv1.AgentMessage{Message: &agentv1.AgentMessage_Pong{Pong: &agentv1.Pong{}}}
 		case has := <-features:
-			envoy = s.beginReports(has, failures, readiness)
+			envoy = s.beginReports(has, failures, readiness, liveness)
 			continue
 		case <-failures.due:
 			failures.reported()
@@ -278,6 +281,9 @@ func (s *Session) report(
 		case <-readiness.due:
 			readiness.reported()
 			message = &agentv1.AgentMessage{Message: &agentv1.AgentMessage_Readiness{Readiness: s.o.Readiness.take()}}
+		case <-liveness.due:
+			liveness.reported()
+			message = &agentv1.AgentMessage{Message: &agentv1.AgentMessage_Liveness{Liveness: s.o.Liveness.Report()}}
 		case <-envoy:
 			message = &agentv1.AgentMessage{Message: &agentv1.AgentMessage_EnvoyState{EnvoyState: s.o.Envoy.take()}}
 		case <-failures.pause.C:
@@ -285,6 +291,9 @@ func (s *Session) report(
 			continue
 		case <-readiness.pause.C:
 			readiness.resume()
+			continue
+		case <-liveness.pause.C:
+			liveness.resume()
 			continue
 		case <-drain:
 			message = &agentv1.AgentMessage{Message: &agentv1.AgentMessage_Draining{Draining: &agentv1.Draining{}}}
@@ -295,13 +304,16 @@ func (s *Session) report(
 }
 
 // beginReports reports what a control plane with these features takes. It returns when to report the state of Envoy.
-func (s *Session) beginReports(features []string, failures, readiness *pace) (envoy <-chan struct{}) {
+func (s *Session) beginReports(features []string, failures, readiness, liveness *pace) (envoy <-chan struct{}) {
 	if slices.Contains(features, agentv1.FeatureProbeFailures) {
 		failures.resume()
 	}
 	if slices.Contains(features, agentv1.FeatureServiceProbes) {
 		s.o.Readiness.all()
 		readiness.resume()
+	}
+	if slices.Contains(features, agentv1.FeatureRestartGrants) {
+		liveness.resume()
 	}
 	if !slices.Contains(features, agentv1.FeatureEnvoyState) {
 		return nil
@@ -361,6 +373,8 @@ func (s *Session) handle(message *agentv1.ControlMessage, welcomed func(features
 	case *agentv1.ControlMessage_ServiceProbes:
 		s.o.ServiceProbes(m.ServiceProbes)
 		s.o.Readiness.all() // the control plane may have forgotten what it was told
+	case *agentv1.ControlMessage_Restarts:
+		s.toldRestarts(m.Restarts)
 	case *agentv1.ControlMessage_DrainState:
 		s.o.Drain(drainOf(m.DrainState))
 	case *agentv1.ControlMessage_Query:
@@ -423,6 +437,9 @@ func (s *Session) forget(features []string) {
 	}
 	if !slices.Contains(features, agentv1.FeatureDrainState) {
 		s.o.Drain(mesh.Drain{})
+	}
+	if !slices.Contains(features, agentv1.FeatureRestartGrants) {
+		s.toldRestarts(nil)
 	}
 }
 

@@ -25,6 +25,110 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type Restarts_Mode int32
+
+const (
+	// Nothing, unless a restart is granted.
+	Restarts_HOLD Restarts_Mode = 0
+	// The truth.
+	Restarts_NATIVE Restarts_Mode = 1
+	// Nothing.
+	Restarts_SUSPENDED Restarts_Mode = 2
+)
+
+// Enum value maps for Restarts_Mode.
+var (
+	Restarts_Mode_name = map[int32]string{
+		0: "HOLD",
+		1: "NATIVE",
+		2: "SUSPENDED",
+	}
+	Restarts_Mode_value = map[string]int32{
+		"HOLD":      0,
+		"NATIVE":    1,
+		"SUSPENDED": 2,
+	}
+)
+
+func (x Restarts_Mode) Enum() *Restarts_Mode {
+	p := new(Restarts_Mode)
+	*p = x
+	return p
+}
+
+func (x Restarts_Mode) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Restarts_Mode) Descriptor() protoreflect.EnumDescriptor {
+	return file_agent_v1_agent_proto_enumTypes[0].Descriptor()
+}
+
+func (Restarts_Mode) Type() protoreflect.EnumType {
+	return &file_agent_v1_agent_proto_enumTypes[0]
+}
+
+func (x Restarts_Mode) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Restarts_Mode.Descriptor instead.
+func (Restarts_Mode) EnumDescriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{21, 0}
+}
+
+type WhenAway_Policy int32
+
+const (
+	// Nothing, but for grants.
+	WhenAway_HOLD WhenAway_Policy = 0
+	// The truth, to each pod in its turn.
+	WhenAway_SLOTS WhenAway_Policy = 1
+	// The truth, after a while.
+	WhenAway_NATIVE WhenAway_Policy = 2
+)
+
+// Enum value maps for WhenAway_Policy.
+var (
+	WhenAway_Policy_name = map[int32]string{
+		0: "HOLD",
+		1: "SLOTS",
+		2: "NATIVE",
+	}
+	WhenAway_Policy_value = map[string]int32{
+		"HOLD":   0,
+		"SLOTS":  1,
+		"NATIVE": 2,
+	}
+)
+
+func (x WhenAway_Policy) Enum() *WhenAway_Policy {
+	p := new(WhenAway_Policy)
+	*p = x
+	return p
+}
+
+func (x WhenAway_Policy) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (WhenAway_Policy) Descriptor() protoreflect.EnumDescriptor {
+	return file_agent_v1_agent_proto_enumTypes[1].Descriptor()
+}
+
+func (WhenAway_Policy) Type() protoreflect.EnumType {
+	return &file_agent_v1_agent_proto_enumTypes[1]
+}
+
+func (x WhenAway_Policy) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use WhenAway_Policy.Descriptor instead.
+func (WhenAway_Policy) EnumDescriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{23, 0}
+}
+
 // Version of a program.
 type Version struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -570,6 +674,7 @@ type AgentMessage struct {
 	//	*AgentMessage_Version
 	//	*AgentMessage_ProbeFailures
 	//	*AgentMessage_Readiness
+	//	*AgentMessage_Liveness
 	//	*AgentMessage_EnvoyState
 	//	*AgentMessage_Pong
 	Message       isAgentMessage_Message `protobuf_oneof:"message"`
@@ -668,6 +773,15 @@ func (x *AgentMessage) GetReadiness() *Readiness {
 	return nil
 }
 
+func (x *AgentMessage) GetLiveness() *Liveness {
+	if x != nil {
+		if x, ok := x.Message.(*AgentMessage_Liveness); ok {
+			return x.Liveness
+		}
+	}
+	return nil
+}
+
 func (x *AgentMessage) GetEnvoyState() *EnvoyState {
 	if x != nil {
 		if x, ok := x.Message.(*AgentMessage_EnvoyState); ok {
@@ -719,8 +833,14 @@ type AgentMessage_Readiness struct {
 	Readiness *Readiness `protobuf:"bytes,6,opt,name=readiness,proto3,oneof"`
 }
 
+type AgentMessage_Liveness struct {
+	// Which guarded liveness probes fail, to a control plane with the feature "restart-grants": all of them when a session begins and when that
+	// changes, at most one in a second.
+	Liveness *Liveness `protobuf:"bytes,7,opt,name=liveness,proto3,oneof"`
+}
+
 type AgentMessage_EnvoyState struct {
-	// Kept: 7 for liveness requests, 8 for counts of plain text connections.
+	// Kept: 8 for counts of plain text connections.
 	// Why Envoy does not run, to a control plane with the feature "envoy-state": when a session begins in which it does not, and when that
 	// changes.
 	EnvoyState *EnvoyState `protobuf:"bytes,9,opt,name=envoy_state,json=envoyState,proto3,oneof"`
@@ -743,9 +863,137 @@ func (*AgentMessage_ProbeFailures) isAgentMessage_Message() {}
 
 func (*AgentMessage_Readiness) isAgentMessage_Message() {}
 
+func (*AgentMessage_Liveness) isAgentMessage_Message() {}
+
 func (*AgentMessage_EnvoyState) isAgentMessage_Message() {}
 
 func (*AgentMessage_Pong) isAgentMessage_Message() {}
+
+// Liveness says which guarded liveness probes of the pod fail: at most 20. A container that is not in it passes, or is not guarded.
+type Liveness struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Held          []*HeldLiveness        `protobuf:"bytes,1,rep,name=held,proto3" json:"held,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Liveness) Reset() {
+	*x = Liveness{}
+	mi := &file_agent_v1_agent_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Liveness) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Liveness) ProtoMessage() {}
+
+func (x *Liveness) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_v1_agent_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Liveness.ProtoReflect.Descriptor instead.
+func (*Liveness) Descriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *Liveness) GetHeld() []*HeldLiveness {
+	if x != nil {
+		return x.Held
+	}
+	return nil
+}
+
+// HeldLiveness is a container whose liveness probe fails. The kubelet is told that only while a restart is granted.
+type HeldLiveness struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Container string                 `protobuf:"bytes,1,opt,name=container,proto3" json:"container,omitempty"`
+	// For how long, by the agent's own clock.
+	Failing *durationpb.Duration `protobuf:"bytes,2,opt,name=failing,proto3" json:"failing,omitempty"`
+	// Why the last check failed, as the kubelet would have said it, without text of the application. At most 512 bytes.
+	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Name of the grant by which the kubelet is told of the failure, empty if there is none.
+	Grant string `protobuf:"bytes,4,opt,name=grant,proto3" json:"grant,omitempty"`
+	// The last grant that was not used up: the check has passed, or the kubelet has not asked often enough.
+	Unused        string `protobuf:"bytes,5,opt,name=unused,proto3" json:"unused,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HeldLiveness) Reset() {
+	*x = HeldLiveness{}
+	mi := &file_agent_v1_agent_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HeldLiveness) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HeldLiveness) ProtoMessage() {}
+
+func (x *HeldLiveness) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_v1_agent_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HeldLiveness.ProtoReflect.Descriptor instead.
+func (*HeldLiveness) Descriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *HeldLiveness) GetContainer() string {
+	if x != nil {
+		return x.Container
+	}
+	return ""
+}
+
+func (x *HeldLiveness) GetFailing() *durationpb.Duration {
+	if x != nil {
+		return x.Failing
+	}
+	return nil
+}
+
+func (x *HeldLiveness) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *HeldLiveness) GetGrant() string {
+	if x != nil {
+		return x.Grant
+	}
+	return ""
+}
+
+func (x *HeldLiveness) GetUnused() string {
+	if x != nil {
+		return x.Unused
+	}
+	return ""
+}
 
 // EnvoyState says whether the agent's Envoy runs.
 type EnvoyState struct {
@@ -758,7 +1006,7 @@ type EnvoyState struct {
 
 func (x *EnvoyState) Reset() {
 	*x = EnvoyState{}
-	mi := &file_agent_v1_agent_proto_msgTypes[9]
+	mi := &file_agent_v1_agent_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -770,7 +1018,7 @@ func (x *EnvoyState) String() string {
 func (*EnvoyState) ProtoMessage() {}
 
 func (x *EnvoyState) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[9]
+	mi := &file_agent_v1_agent_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -783,7 +1031,7 @@ func (x *EnvoyState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnvoyState.ProtoReflect.Descriptor instead.
 func (*EnvoyState) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{9}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *EnvoyState) GetDown() string {
@@ -804,7 +1052,7 @@ type Readiness struct {
 
 func (x *Readiness) Reset() {
 	*x = Readiness{}
-	mi := &file_agent_v1_agent_proto_msgTypes[10]
+	mi := &file_agent_v1_agent_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -816,7 +1064,7 @@ func (x *Readiness) String() string {
 func (*Readiness) ProtoMessage() {}
 
 func (x *Readiness) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[10]
+	mi := &file_agent_v1_agent_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -829,7 +1077,7 @@ func (x *Readiness) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Readiness.ProtoReflect.Descriptor instead.
 func (*Readiness) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{10}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Readiness) GetInbounds() []*InboundReadiness {
@@ -855,7 +1103,7 @@ type InboundReadiness struct {
 
 func (x *InboundReadiness) Reset() {
 	*x = InboundReadiness{}
-	mi := &file_agent_v1_agent_proto_msgTypes[11]
+	mi := &file_agent_v1_agent_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -867,7 +1115,7 @@ func (x *InboundReadiness) String() string {
 func (*InboundReadiness) ProtoMessage() {}
 
 func (x *InboundReadiness) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[11]
+	mi := &file_agent_v1_agent_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -880,7 +1128,7 @@ func (x *InboundReadiness) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InboundReadiness.ProtoReflect.Descriptor instead.
 func (*InboundReadiness) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{11}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *InboundReadiness) GetInbound() string {
@@ -921,7 +1169,7 @@ type ProbeFailures struct {
 
 func (x *ProbeFailures) Reset() {
 	*x = ProbeFailures{}
-	mi := &file_agent_v1_agent_proto_msgTypes[12]
+	mi := &file_agent_v1_agent_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -933,7 +1181,7 @@ func (x *ProbeFailures) String() string {
 func (*ProbeFailures) ProtoMessage() {}
 
 func (x *ProbeFailures) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[12]
+	mi := &file_agent_v1_agent_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -946,7 +1194,7 @@ func (x *ProbeFailures) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeFailures.ProtoReflect.Descriptor instead.
 func (*ProbeFailures) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{12}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ProbeFailures) GetFailures() []*ProbeFailure {
@@ -977,7 +1225,7 @@ type ProbeFailure struct {
 
 func (x *ProbeFailure) Reset() {
 	*x = ProbeFailure{}
-	mi := &file_agent_v1_agent_proto_msgTypes[13]
+	mi := &file_agent_v1_agent_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -989,7 +1237,7 @@ func (x *ProbeFailure) String() string {
 func (*ProbeFailure) ProtoMessage() {}
 
 func (x *ProbeFailure) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[13]
+	mi := &file_agent_v1_agent_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1002,7 +1250,7 @@ func (x *ProbeFailure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeFailure.ProtoReflect.Descriptor instead.
 func (*ProbeFailure) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{13}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ProbeFailure) GetContainer() string {
@@ -1065,7 +1313,7 @@ type Hello struct {
 
 func (x *Hello) Reset() {
 	*x = Hello{}
-	mi := &file_agent_v1_agent_proto_msgTypes[14]
+	mi := &file_agent_v1_agent_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1077,7 +1325,7 @@ func (x *Hello) String() string {
 func (*Hello) ProtoMessage() {}
 
 func (x *Hello) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[14]
+	mi := &file_agent_v1_agent_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1090,7 +1338,7 @@ func (x *Hello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hello.ProtoReflect.Descriptor instead.
 func (*Hello) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{14}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Hello) GetVersion() *Version {
@@ -1146,7 +1394,7 @@ type SessionNumber struct {
 
 func (x *SessionNumber) Reset() {
 	*x = SessionNumber{}
-	mi := &file_agent_v1_agent_proto_msgTypes[15]
+	mi := &file_agent_v1_agent_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1158,7 +1406,7 @@ func (x *SessionNumber) String() string {
 func (*SessionNumber) ProtoMessage() {}
 
 func (x *SessionNumber) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[15]
+	mi := &file_agent_v1_agent_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1171,7 +1419,7 @@ func (x *SessionNumber) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionNumber.ProtoReflect.Descriptor instead.
 func (*SessionNumber) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{15}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *SessionNumber) GetStarted() *timestamppb.Timestamp {
@@ -1197,7 +1445,7 @@ type Pong struct {
 
 func (x *Pong) Reset() {
 	*x = Pong{}
-	mi := &file_agent_v1_agent_proto_msgTypes[16]
+	mi := &file_agent_v1_agent_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1209,7 +1457,7 @@ func (x *Pong) String() string {
 func (*Pong) ProtoMessage() {}
 
 func (x *Pong) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[16]
+	mi := &file_agent_v1_agent_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1222,7 +1470,7 @@ func (x *Pong) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pong.ProtoReflect.Descriptor instead.
 func (*Pong) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{16}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{18}
 }
 
 // Draining says that this proxy will end: send it nothing new.
@@ -1234,7 +1482,7 @@ type Draining struct {
 
 func (x *Draining) Reset() {
 	*x = Draining{}
-	mi := &file_agent_v1_agent_proto_msgTypes[17]
+	mi := &file_agent_v1_agent_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1246,7 +1494,7 @@ func (x *Draining) String() string {
 func (*Draining) ProtoMessage() {}
 
 func (x *Draining) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[17]
+	mi := &file_agent_v1_agent_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1259,7 +1507,7 @@ func (x *Draining) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Draining.ProtoReflect.Descriptor instead.
 func (*Draining) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{17}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{19}
 }
 
 type ControlMessage struct {
@@ -1272,6 +1520,7 @@ type ControlMessage struct {
 	//	*ControlMessage_DrainRecorded
 	//	*ControlMessage_Inbounds
 	//	*ControlMessage_DrainState
+	//	*ControlMessage_Restarts
 	//	*ControlMessage_Query
 	//	*ControlMessage_Probes
 	//	*ControlMessage_ServiceProbes
@@ -1286,7 +1535,7 @@ type ControlMessage struct {
 
 func (x *ControlMessage) Reset() {
 	*x = ControlMessage{}
-	mi := &file_agent_v1_agent_proto_msgTypes[18]
+	mi := &file_agent_v1_agent_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1298,7 +1547,7 @@ func (x *ControlMessage) String() string {
 func (*ControlMessage) ProtoMessage() {}
 
 func (x *ControlMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[18]
+	mi := &file_agent_v1_agent_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1311,7 +1560,7 @@ func (x *ControlMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ControlMessage.ProtoReflect.Descriptor instead.
 func (*ControlMessage) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{18}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ControlMessage) GetMessage() isControlMessage_Message {
@@ -1370,6 +1619,15 @@ func (x *ControlMessage) GetDrainState() *DrainState {
 	if x != nil {
 		if x, ok := x.Message.(*ControlMessage_DrainState); ok {
 			return x.DrainState
+		}
+	}
+	return nil
+}
+
+func (x *ControlMessage) GetRestarts() *Restarts {
+	if x != nil {
+		if x, ok := x.Message.(*ControlMessage_Restarts); ok {
+			return x.Restarts
 		}
 	}
 	return nil
@@ -1471,8 +1729,13 @@ type ControlMessage_DrainState struct {
 	DrainState *DrainState `protobuf:"bytes,6,opt,name=drain_state,json=drainState,proto3,oneof"`
 }
 
+type ControlMessage_Restarts struct {
+	// Sent when a session begins and when it changes, by a control plane with the feature "restart-grants" to agents with that feature whose pod has
+	// guarded liveness probes. It holds until the next one.
+	Restarts *Restarts `protobuf:"bytes,9,opt,name=restarts,proto3,oneof"`
+}
+
 type ControlMessage_Query struct {
-	// Kept: 9 for restart grants.
 	// Sent to agents with the feature "queries": answer by calling Answer.
 	Query *Query `protobuf:"bytes,10,opt,name=query,proto3,oneof"`
 }
@@ -1523,6 +1786,8 @@ func (*ControlMessage_Inbounds) isControlMessage_Message() {}
 
 func (*ControlMessage_DrainState) isControlMessage_Message() {}
 
+func (*ControlMessage_Restarts) isControlMessage_Message() {}
+
 func (*ControlMessage_Query) isControlMessage_Message() {}
 
 func (*ControlMessage_Probes) isControlMessage_Message() {}
@@ -1537,6 +1802,210 @@ func (*ControlMessage_Endpoints) isControlMessage_Message() {}
 
 func (*ControlMessage_ServingCa) isControlMessage_Message() {}
 
+// Restarts says what the kubelet is told of guarded liveness probes that fail.
+type Restarts struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Mode  Restarts_Mode          `protobuf:"varint,1,opt,name=mode,proto3,enum=sonde.agent.v1.Restarts_Mode" json:"mode,omitempty"`
+	// At most one for each container.
+	Grants        []*RestartGrant `protobuf:"bytes,2,rep,name=grants,proto3" json:"grants,omitempty"`
+	WhenAway      *WhenAway       `protobuf:"bytes,3,opt,name=when_away,json=whenAway,proto3" json:"when_away,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Restarts) Reset() {
+	*x = Restarts{}
+	mi := &file_agent_v1_agent_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Restarts) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Restarts) ProtoMessage() {}
+
+func (x *Restarts) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_v1_agent_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Restarts.ProtoReflect.Descriptor instead.
+func (*Restarts) Descriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *Restarts) GetMode() Restarts_Mode {
+	if x != nil {
+		return x.Mode
+	}
+	return Restarts_HOLD
+}
+
+func (x *Restarts) GetGrants() []*RestartGrant {
+	if x != nil {
+		return x.Grants
+	}
+	return nil
+}
+
+func (x *Restarts) GetWhenAway() *WhenAway {
+	if x != nil {
+		return x.WhenAway
+	}
+	return nil
+}
+
+// RestartGrant lets the kubelet be told that a container's liveness probe fails, until it has failed as often as the container's failureThreshold, the
+// check passes, or (failureThreshold + 1) x (period + timeout) are over.
+type RestartGrant struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Name      string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Container string                 `protobuf:"bytes,2,opt,name=container,proto3" json:"container,omitempty"`
+	// Of the leader that has granted it. An agent takes none with a lower epoch than it has seen.
+	Epoch         int64 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RestartGrant) Reset() {
+	*x = RestartGrant{}
+	mi := &file_agent_v1_agent_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RestartGrant) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RestartGrant) ProtoMessage() {}
+
+func (x *RestartGrant) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_v1_agent_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RestartGrant.ProtoReflect.Descriptor instead.
+func (*RestartGrant) Descriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *RestartGrant) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *RestartGrant) GetContainer() string {
+	if x != nil {
+		return x.Container
+	}
+	return ""
+}
+
+func (x *RestartGrant) GetEpoch() int64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+// WhenAway says what the kubelet is told while the agent has no session.
+type WhenAway struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Policy WhenAway_Policy        `protobuf:"varint,1,opt,name=policy,proto3,enum=sonde.agent.v1.WhenAway_Policy" json:"policy,omitempty"`
+	// Since the end of the session. With NATIVE up to half of it more, at random.
+	After *durationpb.Duration `protobuf:"bytes,2,opt,name=after,proto3" json:"after,omitempty"`
+	// With SLOTS: the turn of this pod among those of its workload, from 0, how many turns there are, and how long one lasts. Without turns it holds.
+	Turn          uint32               `protobuf:"varint,3,opt,name=turn,proto3" json:"turn,omitempty"`
+	Turns         uint32               `protobuf:"varint,4,opt,name=turns,proto3" json:"turns,omitempty"`
+	TurnTime      *durationpb.Duration `protobuf:"bytes,5,opt,name=turn_time,json=turnTime,proto3" json:"turn_time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WhenAway) Reset() {
+	*x = WhenAway{}
+	mi := &file_agent_v1_agent_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WhenAway) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WhenAway) ProtoMessage() {}
+
+func (x *WhenAway) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_v1_agent_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WhenAway.ProtoReflect.Descriptor instead.
+func (*WhenAway) Descriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *WhenAway) GetPolicy() WhenAway_Policy {
+	if x != nil {
+		return x.Policy
+	}
+	return WhenAway_HOLD
+}
+
+func (x *WhenAway) GetAfter() *durationpb.Duration {
+	if x != nil {
+		return x.After
+	}
+	return nil
+}
+
+func (x *WhenAway) GetTurn() uint32 {
+	if x != nil {
+		return x.Turn
+	}
+	return 0
+}
+
+func (x *WhenAway) GetTurns() uint32 {
+	if x != nil {
+		return x.Turns
+	}
+	return 0
+}
+
+func (x *WhenAway) GetTurnTime() *durationpb.Duration {
+	if x != nil {
+		return x.TurnTime
+	}
+	return nil
+}
+
 // Endpoints says whether other proxies know that the endpoints of this one are ready. Those that the Dataplane itself says are not ready do not
 // count, and neither do those of pods, which wait for the kubelet.
 type Endpoints struct {
@@ -1550,7 +2019,7 @@ type Endpoints struct {
 
 func (x *Endpoints) Reset() {
 	*x = Endpoints{}
-	mi := &file_agent_v1_agent_proto_msgTypes[19]
+	mi := &file_agent_v1_agent_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1562,7 +2031,7 @@ func (x *Endpoints) String() string {
 func (*Endpoints) ProtoMessage() {}
 
 func (x *Endpoints) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[19]
+	mi := &file_agent_v1_agent_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1575,7 +2044,7 @@ func (x *Endpoints) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoints.ProtoReflect.Descriptor instead.
 func (*Endpoints) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{19}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Endpoints) GetReady() bool {
@@ -1605,7 +2074,7 @@ type ServiceProbes struct {
 
 func (x *ServiceProbes) Reset() {
 	*x = ServiceProbes{}
-	mi := &file_agent_v1_agent_proto_msgTypes[20]
+	mi := &file_agent_v1_agent_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1617,7 +2086,7 @@ func (x *ServiceProbes) String() string {
 func (*ServiceProbes) ProtoMessage() {}
 
 func (x *ServiceProbes) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[20]
+	mi := &file_agent_v1_agent_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1630,7 +2099,7 @@ func (x *ServiceProbes) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceProbes.ProtoReflect.Descriptor instead.
 func (*ServiceProbes) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{20}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ServiceProbes) GetProbes() []*ServiceProbe {
@@ -1674,7 +2143,7 @@ type ServiceProbe struct {
 
 func (x *ServiceProbe) Reset() {
 	*x = ServiceProbe{}
-	mi := &file_agent_v1_agent_proto_msgTypes[21]
+	mi := &file_agent_v1_agent_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1686,7 +2155,7 @@ func (x *ServiceProbe) String() string {
 func (*ServiceProbe) ProtoMessage() {}
 
 func (x *ServiceProbe) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[21]
+	mi := &file_agent_v1_agent_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1699,7 +2168,7 @@ func (x *ServiceProbe) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceProbe.ProtoReflect.Descriptor instead.
 func (*ServiceProbe) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{21}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ServiceProbe) GetInbound() string {
@@ -1817,7 +2286,7 @@ type Welcome struct {
 
 func (x *Welcome) Reset() {
 	*x = Welcome{}
-	mi := &file_agent_v1_agent_proto_msgTypes[22]
+	mi := &file_agent_v1_agent_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1829,7 +2298,7 @@ func (x *Welcome) String() string {
 func (*Welcome) ProtoMessage() {}
 
 func (x *Welcome) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[22]
+	mi := &file_agent_v1_agent_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1842,7 +2311,7 @@ func (x *Welcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Welcome.ProtoReflect.Descriptor instead.
 func (*Welcome) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{22}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Welcome) GetVersion() *Version {
@@ -1867,7 +2336,7 @@ type RenewNow struct {
 
 func (x *RenewNow) Reset() {
 	*x = RenewNow{}
-	mi := &file_agent_v1_agent_proto_msgTypes[23]
+	mi := &file_agent_v1_agent_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1879,7 +2348,7 @@ func (x *RenewNow) String() string {
 func (*RenewNow) ProtoMessage() {}
 
 func (x *RenewNow) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[23]
+	mi := &file_agent_v1_agent_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1892,7 +2361,7 @@ func (x *RenewNow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewNow.ProtoReflect.Descriptor instead.
 func (*RenewNow) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{23}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{28}
 }
 
 type Ping struct {
@@ -1903,7 +2372,7 @@ type Ping struct {
 
 func (x *Ping) Reset() {
 	*x = Ping{}
-	mi := &file_agent_v1_agent_proto_msgTypes[24]
+	mi := &file_agent_v1_agent_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1915,7 +2384,7 @@ func (x *Ping) String() string {
 func (*Ping) ProtoMessage() {}
 
 func (x *Ping) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[24]
+	mi := &file_agent_v1_agent_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1928,7 +2397,7 @@ func (x *Ping) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ping.ProtoReflect.Descriptor instead.
 func (*Ping) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{24}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{29}
 }
 
 // Duplicate is another process with this proxy's credentials.
@@ -1942,7 +2411,7 @@ type Duplicate struct {
 
 func (x *Duplicate) Reset() {
 	*x = Duplicate{}
-	mi := &file_agent_v1_agent_proto_msgTypes[25]
+	mi := &file_agent_v1_agent_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1954,7 +2423,7 @@ func (x *Duplicate) String() string {
 func (*Duplicate) ProtoMessage() {}
 
 func (x *Duplicate) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[25]
+	mi := &file_agent_v1_agent_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1967,7 +2436,7 @@ func (x *Duplicate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Duplicate.ProtoReflect.Descriptor instead.
 func (*Duplicate) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{25}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Duplicate) GetAddress() string {
@@ -1985,7 +2454,7 @@ type DrainRecorded struct {
 
 func (x *DrainRecorded) Reset() {
 	*x = DrainRecorded{}
-	mi := &file_agent_v1_agent_proto_msgTypes[26]
+	mi := &file_agent_v1_agent_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1997,7 +2466,7 @@ func (x *DrainRecorded) String() string {
 func (*DrainRecorded) ProtoMessage() {}
 
 func (x *DrainRecorded) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[26]
+	mi := &file_agent_v1_agent_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2010,7 +2479,7 @@ func (x *DrainRecorded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRecorded.ProtoReflect.Descriptor instead.
 func (*DrainRecorded) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{26}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{31}
 }
 
 // Inbounds says whether all inbounds of the Dataplane can get traffic: Envoy has accepted their listeners, and the certificate
@@ -2026,7 +2495,7 @@ type Inbounds struct {
 
 func (x *Inbounds) Reset() {
 	*x = Inbounds{}
-	mi := &file_agent_v1_agent_proto_msgTypes[27]
+	mi := &file_agent_v1_agent_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2038,7 +2507,7 @@ func (x *Inbounds) String() string {
 func (*Inbounds) ProtoMessage() {}
 
 func (x *Inbounds) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[27]
+	mi := &file_agent_v1_agent_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2051,7 +2520,7 @@ func (x *Inbounds) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Inbounds.ProtoReflect.Descriptor instead.
 func (*Inbounds) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{27}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Inbounds) GetAccepted() bool {
@@ -2086,7 +2555,7 @@ type DrainState struct {
 
 func (x *DrainState) Reset() {
 	*x = DrainState{}
-	mi := &file_agent_v1_agent_proto_msgTypes[28]
+	mi := &file_agent_v1_agent_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2098,7 +2567,7 @@ func (x *DrainState) String() string {
 func (*DrainState) ProtoMessage() {}
 
 func (x *DrainState) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[28]
+	mi := &file_agent_v1_agent_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2111,7 +2580,7 @@ func (x *DrainState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainState.ProtoReflect.Descriptor instead.
 func (*DrainState) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{28}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *DrainState) GetTerminating() bool {
@@ -2157,7 +2626,7 @@ type Probes struct {
 
 func (x *Probes) Reset() {
 	*x = Probes{}
-	mi := &file_agent_v1_agent_proto_msgTypes[29]
+	mi := &file_agent_v1_agent_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2169,7 +2638,7 @@ func (x *Probes) String() string {
 func (*Probes) ProtoMessage() {}
 
 func (x *Probes) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[29]
+	mi := &file_agent_v1_agent_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2182,7 +2651,7 @@ func (x *Probes) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Probes.ProtoReflect.Descriptor instead.
 func (*Probes) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{29}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Probes) GetHttp() string {
@@ -2222,7 +2691,7 @@ type ProbePath struct {
 
 func (x *ProbePath) Reset() {
 	*x = ProbePath{}
-	mi := &file_agent_v1_agent_proto_msgTypes[30]
+	mi := &file_agent_v1_agent_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2234,7 +2703,7 @@ func (x *ProbePath) String() string {
 func (*ProbePath) ProtoMessage() {}
 
 func (x *ProbePath) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[30]
+	mi := &file_agent_v1_agent_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2247,7 +2716,7 @@ func (x *ProbePath) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbePath.ProtoReflect.Descriptor instead.
 func (*ProbePath) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{30}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ProbePath) GetPath() string {
@@ -2297,7 +2766,7 @@ type ProbePort struct {
 
 func (x *ProbePort) Reset() {
 	*x = ProbePort{}
-	mi := &file_agent_v1_agent_proto_msgTypes[31]
+	mi := &file_agent_v1_agent_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2309,7 +2778,7 @@ func (x *ProbePort) String() string {
 func (*ProbePort) ProtoMessage() {}
 
 func (x *ProbePort) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[31]
+	mi := &file_agent_v1_agent_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2322,7 +2791,7 @@ func (x *ProbePort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbePort.ProtoReflect.Descriptor instead.
 func (*ProbePort) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{31}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ProbePort) GetAddress() string {
@@ -2372,7 +2841,7 @@ type Query struct {
 
 func (x *Query) Reset() {
 	*x = Query{}
-	mi := &file_agent_v1_agent_proto_msgTypes[32]
+	mi := &file_agent_v1_agent_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2384,7 +2853,7 @@ func (x *Query) String() string {
 func (*Query) ProtoMessage() {}
 
 func (x *Query) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[32]
+	mi := &file_agent_v1_agent_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2397,7 +2866,7 @@ func (x *Query) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Query.ProtoReflect.Descriptor instead.
 func (*Query) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{32}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Query) GetId() string {
@@ -2428,7 +2897,7 @@ type AnswerPart struct {
 
 func (x *AnswerPart) Reset() {
 	*x = AnswerPart{}
-	mi := &file_agent_v1_agent_proto_msgTypes[33]
+	mi := &file_agent_v1_agent_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2440,7 +2909,7 @@ func (x *AnswerPart) String() string {
 func (*AnswerPart) ProtoMessage() {}
 
 func (x *AnswerPart) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[33]
+	mi := &file_agent_v1_agent_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2453,7 +2922,7 @@ func (x *AnswerPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnswerPart.ProtoReflect.Descriptor instead.
 func (*AnswerPart) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{33}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *AnswerPart) GetQuery() string {
@@ -2485,7 +2954,7 @@ type AnswerReceipt struct {
 
 func (x *AnswerReceipt) Reset() {
 	*x = AnswerReceipt{}
-	mi := &file_agent_v1_agent_proto_msgTypes[34]
+	mi := &file_agent_v1_agent_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2497,7 +2966,7 @@ func (x *AnswerReceipt) String() string {
 func (*AnswerReceipt) ProtoMessage() {}
 
 func (x *AnswerReceipt) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[34]
+	mi := &file_agent_v1_agent_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2510,7 +2979,7 @@ func (x *AnswerReceipt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnswerReceipt.ProtoReflect.Descriptor instead.
 func (*AnswerReceipt) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{34}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{39}
 }
 
 // HTTPGet sends a GET request.
@@ -2526,7 +2995,7 @@ type ServiceProbe_HTTPGet struct {
 
 func (x *ServiceProbe_HTTPGet) Reset() {
 	*x = ServiceProbe_HTTPGet{}
-	mi := &file_agent_v1_agent_proto_msgTypes[35]
+	mi := &file_agent_v1_agent_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2538,7 +3007,7 @@ func (x *ServiceProbe_HTTPGet) String() string {
 func (*ServiceProbe_HTTPGet) ProtoMessage() {}
 
 func (x *ServiceProbe_HTTPGet) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[35]
+	mi := &file_agent_v1_agent_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2551,7 +3020,7 @@ func (x *ServiceProbe_HTTPGet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceProbe_HTTPGet.ProtoReflect.Descriptor instead.
 func (*ServiceProbe_HTTPGet) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{21, 0}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{26, 0}
 }
 
 func (x *ServiceProbe_HTTPGet) GetPath() string {
@@ -2586,7 +3055,7 @@ type ServiceProbe_Header struct {
 
 func (x *ServiceProbe_Header) Reset() {
 	*x = ServiceProbe_Header{}
-	mi := &file_agent_v1_agent_proto_msgTypes[36]
+	mi := &file_agent_v1_agent_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2598,7 +3067,7 @@ func (x *ServiceProbe_Header) String() string {
 func (*ServiceProbe_Header) ProtoMessage() {}
 
 func (x *ServiceProbe_Header) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[36]
+	mi := &file_agent_v1_agent_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2611,7 +3080,7 @@ func (x *ServiceProbe_Header) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceProbe_Header.ProtoReflect.Descriptor instead.
 func (*ServiceProbe_Header) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{21, 1}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{26, 1}
 }
 
 func (x *ServiceProbe_Header) GetName() string {
@@ -2637,7 +3106,7 @@ type ServiceProbe_TCPSocket struct {
 
 func (x *ServiceProbe_TCPSocket) Reset() {
 	*x = ServiceProbe_TCPSocket{}
-	mi := &file_agent_v1_agent_proto_msgTypes[37]
+	mi := &file_agent_v1_agent_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2649,7 +3118,7 @@ func (x *ServiceProbe_TCPSocket) String() string {
 func (*ServiceProbe_TCPSocket) ProtoMessage() {}
 
 func (x *ServiceProbe_TCPSocket) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[37]
+	mi := &file_agent_v1_agent_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2662,7 +3131,7 @@ func (x *ServiceProbe_TCPSocket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceProbe_TCPSocket.ProtoReflect.Descriptor instead.
 func (*ServiceProbe_TCPSocket) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{21, 2}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{26, 2}
 }
 
 // GRPC calls grpc.health.v1.Health.
@@ -2675,7 +3144,7 @@ type ServiceProbe_GRPC struct {
 
 func (x *ServiceProbe_GRPC) Reset() {
 	*x = ServiceProbe_GRPC{}
-	mi := &file_agent_v1_agent_proto_msgTypes[38]
+	mi := &file_agent_v1_agent_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2687,7 +3156,7 @@ func (x *ServiceProbe_GRPC) String() string {
 func (*ServiceProbe_GRPC) ProtoMessage() {}
 
 func (x *ServiceProbe_GRPC) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[38]
+	mi := &file_agent_v1_agent_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2700,7 +3169,7 @@ func (x *ServiceProbe_GRPC) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceProbe_GRPC.ProtoReflect.Descriptor instead.
 func (*ServiceProbe_GRPC) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{21, 3}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{26, 3}
 }
 
 func (x *ServiceProbe_GRPC) GetService() string {
@@ -2753,19 +3222,28 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\x0eleaf_not_after\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\fleafNotAfter\x12!\n" +
 	"\fbundle_epoch\x18\x05 \x01(\x03R\vbundleEpoch\x12\"\n" +
 	"\rserving_ca_id\x18\x06 \x01(\tR\vservingCaId\x12(\n" +
-	"\x10serving_ca_epoch\x18\a \x01(\x03R\x0eservingCaEpoch\"\xd3\x03\n" +
+	"\x10serving_ca_epoch\x18\a \x01(\x03R\x0eservingCaEpoch\"\x8b\x04\n" +
 	"\fAgentMessage\x12-\n" +
 	"\x05hello\x18\x01 \x01(\v2\x15.sonde.agent.v1.HelloH\x00R\x05hello\x126\n" +
 	"\bdraining\x18\x02 \x01(\v2\x18.sonde.agent.v1.DrainingH\x00R\bdraining\x12.\n" +
 	"\x06in_use\x18\x03 \x01(\v2\x15.sonde.agent.v1.InUseH\x00R\x05inUse\x123\n" +
 	"\aversion\x18\x04 \x01(\v2\x17.sonde.agent.v1.VersionH\x00R\aversion\x12F\n" +
 	"\x0eprobe_failures\x18\x05 \x01(\v2\x1d.sonde.agent.v1.ProbeFailuresH\x00R\rprobeFailures\x129\n" +
-	"\treadiness\x18\x06 \x01(\v2\x19.sonde.agent.v1.ReadinessH\x00R\treadiness\x12=\n" +
+	"\treadiness\x18\x06 \x01(\v2\x19.sonde.agent.v1.ReadinessH\x00R\treadiness\x126\n" +
+	"\bliveness\x18\a \x01(\v2\x18.sonde.agent.v1.LivenessH\x00R\bliveness\x12=\n" +
 	"\venvoy_state\x18\t \x01(\v2\x1a.sonde.agent.v1.EnvoyStateH\x00R\n" +
 	"envoyState\x12*\n" +
 	"\x04pong\x18\n" +
 	" \x01(\v2\x14.sonde.agent.v1.PongH\x00R\x04pongB\t\n" +
-	"\amessage\" \n" +
+	"\amessage\"<\n" +
+	"\bLiveness\x120\n" +
+	"\x04held\x18\x01 \x03(\v2\x1c.sonde.agent.v1.HeldLivenessR\x04held\"\xa7\x01\n" +
+	"\fHeldLiveness\x12\x1c\n" +
+	"\tcontainer\x18\x01 \x01(\tR\tcontainer\x123\n" +
+	"\afailing\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\afailing\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x14\n" +
+	"\x05grant\x18\x04 \x01(\tR\x05grant\x12\x16\n" +
+	"\x06unused\x18\x05 \x01(\tR\x06unused\" \n" +
 	"\n" +
 	"EnvoyState\x12\x12\n" +
 	"\x04down\x18\x01 \x01(\tR\x04down\"I\n" +
@@ -2798,7 +3276,7 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\x05count\x18\x02 \x01(\x03R\x05count\"\x06\n" +
 	"\x04Pong\"\n" +
 	"\n" +
-	"\bDraining\"\xfe\x05\n" +
+	"\bDraining\"\xb6\x06\n" +
 	"\x0eControlMessage\x123\n" +
 	"\awelcome\x18\x01 \x01(\v2\x17.sonde.agent.v1.WelcomeH\x00R\awelcome\x120\n" +
 	"\x06bundle\x18\x02 \x01(\v2\x16.sonde.agent.v1.BundleH\x00R\x06bundle\x127\n" +
@@ -2806,7 +3284,8 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\x0edrain_recorded\x18\x04 \x01(\v2\x1d.sonde.agent.v1.DrainRecordedH\x00R\rdrainRecorded\x126\n" +
 	"\binbounds\x18\x05 \x01(\v2\x18.sonde.agent.v1.InboundsH\x00R\binbounds\x12=\n" +
 	"\vdrain_state\x18\x06 \x01(\v2\x1a.sonde.agent.v1.DrainStateH\x00R\n" +
-	"drainState\x12-\n" +
+	"drainState\x126\n" +
+	"\brestarts\x18\t \x01(\v2\x18.sonde.agent.v1.RestartsH\x00R\brestarts\x12-\n" +
 	"\x05query\x18\n" +
 	" \x01(\v2\x15.sonde.agent.v1.QueryH\x00R\x05query\x120\n" +
 	"\x06probes\x18\v \x01(\v2\x16.sonde.agent.v1.ProbesH\x00R\x06probes\x12F\n" +
@@ -2816,7 +3295,31 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\tendpoints\x18\x0f \x01(\v2\x19.sonde.agent.v1.EndpointsH\x00R\tendpoints\x127\n" +
 	"\n" +
 	"serving_ca\x18\x10 \x01(\v2\x16.sonde.agent.v1.BundleH\x00R\tservingCaB\t\n" +
-	"\amessage\"9\n" +
+	"\amessage\"\xd7\x01\n" +
+	"\bRestarts\x121\n" +
+	"\x04mode\x18\x01 \x01(\x0e2\x1d.sonde.agent.v1.Restarts.ModeR\x04mode\x124\n" +
+	"\x06grants\x18\x02 \x03(\v2\x1c.sonde.agent.v1.RestartGrantR\x06grants\x125\n" +
+	"\twhen_away\x18\x03 \x01(\v2\x18.sonde.agent.v1.WhenAwayR\bwhenAway\"+\n" +
+	"\x04Mode\x12\b\n" +
+	"\x04HOLD\x10\x00\x12\n" +
+	"\n" +
+	"\x06NATIVE\x10\x01\x12\r\n" +
+	"\tSUSPENDED\x10\x02\"V\n" +
+	"\fRestartGrant\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
+	"\tcontainer\x18\x02 \x01(\tR\tcontainer\x12\x14\n" +
+	"\x05epoch\x18\x03 \x01(\x03R\x05epoch\"\x81\x02\n" +
+	"\bWhenAway\x127\n" +
+	"\x06policy\x18\x01 \x01(\x0e2\x1f.sonde.agent.v1.WhenAway.PolicyR\x06policy\x12/\n" +
+	"\x05after\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x05after\x12\x12\n" +
+	"\x04turn\x18\x03 \x01(\rR\x04turn\x12\x14\n" +
+	"\x05turns\x18\x04 \x01(\rR\x05turns\x126\n" +
+	"\tturn_time\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\bturnTime\")\n" +
+	"\x06Policy\x12\b\n" +
+	"\x04HOLD\x10\x00\x12\t\n" +
+	"\x05SLOTS\x10\x01\x12\n" +
+	"\n" +
+	"\x06NATIVE\x10\x02\"9\n" +
 	"\tEndpoints\x12\x14\n" +
 	"\x05ready\x18\x01 \x01(\bR\x05ready\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\"b\n" +
@@ -2908,107 +3411,125 @@ func file_agent_v1_agent_proto_rawDescGZIP() []byte {
 	return file_agent_v1_agent_proto_rawDescData
 }
 
-var file_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
+var file_agent_v1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 44)
 var file_agent_v1_agent_proto_goTypes = []any{
-	(*Version)(nil),                // 0: sonde.agent.v1.Version
-	(*JoinRequest)(nil),            // 1: sonde.agent.v1.JoinRequest
-	(*JoinResponse)(nil),           // 2: sonde.agent.v1.JoinResponse
-	(*RenewRequest)(nil),           // 3: sonde.agent.v1.RenewRequest
-	(*RenewResponse)(nil),          // 4: sonde.agent.v1.RenewResponse
-	(*Identity)(nil),               // 5: sonde.agent.v1.Identity
-	(*Bundle)(nil),                 // 6: sonde.agent.v1.Bundle
-	(*InUse)(nil),                  // 7: sonde.agent.v1.InUse
-	(*AgentMessage)(nil),           // 8: sonde.agent.v1.AgentMessage
-	(*EnvoyState)(nil),             // 9: sonde.agent.v1.EnvoyState
-	(*Readiness)(nil),              // 10: sonde.agent.v1.Readiness
-	(*InboundReadiness)(nil),       // 11: sonde.agent.v1.InboundReadiness
-	(*ProbeFailures)(nil),          // 12: sonde.agent.v1.ProbeFailures
-	(*ProbeFailure)(nil),           // 13: sonde.agent.v1.ProbeFailure
-	(*Hello)(nil),                  // 14: sonde.agent.v1.Hello
-	(*SessionNumber)(nil),          // 15: sonde.agent.v1.SessionNumber
-	(*Pong)(nil),                   // 16: sonde.agent.v1.Pong
-	(*Draining)(nil),               // 17: sonde.agent.v1.Draining
-	(*ControlMessage)(nil),         // 18: sonde.agent.v1.ControlMessage
-	(*Endpoints)(nil),              // 19: sonde.agent.v1.Endpoints
-	(*ServiceProbes)(nil),          // 20: sonde.agent.v1.ServiceProbes
-	(*ServiceProbe)(nil),           // 21: sonde.agent.v1.ServiceProbe
-	(*Welcome)(nil),                // 22: sonde.agent.v1.Welcome
-	(*RenewNow)(nil),               // 23: sonde.agent.v1.RenewNow
-	(*Ping)(nil),                   // 24: sonde.agent.v1.Ping
-	(*Duplicate)(nil),              // 25: sonde.agent.v1.Duplicate
-	(*DrainRecorded)(nil),          // 26: sonde.agent.v1.DrainRecorded
-	(*Inbounds)(nil),               // 27: sonde.agent.v1.Inbounds
-	(*DrainState)(nil),             // 28: sonde.agent.v1.DrainState
-	(*Probes)(nil),                 // 29: sonde.agent.v1.Probes
-	(*ProbePath)(nil),              // 30: sonde.agent.v1.ProbePath
-	(*ProbePort)(nil),              // 31: sonde.agent.v1.ProbePort
-	(*Query)(nil),                  // 32: sonde.agent.v1.Query
-	(*AnswerPart)(nil),             // 33: sonde.agent.v1.AnswerPart
-	(*AnswerReceipt)(nil),          // 34: sonde.agent.v1.AnswerReceipt
-	(*ServiceProbe_HTTPGet)(nil),   // 35: sonde.agent.v1.ServiceProbe.HTTPGet
-	(*ServiceProbe_Header)(nil),    // 36: sonde.agent.v1.ServiceProbe.Header
-	(*ServiceProbe_TCPSocket)(nil), // 37: sonde.agent.v1.ServiceProbe.TCPSocket
-	(*ServiceProbe_GRPC)(nil),      // 38: sonde.agent.v1.ServiceProbe.GRPC
-	(*durationpb.Duration)(nil),    // 39: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil),  // 40: google.protobuf.Timestamp
+	(Restarts_Mode)(0),             // 0: sonde.agent.v1.Restarts.Mode
+	(WhenAway_Policy)(0),           // 1: sonde.agent.v1.WhenAway.Policy
+	(*Version)(nil),                // 2: sonde.agent.v1.Version
+	(*JoinRequest)(nil),            // 3: sonde.agent.v1.JoinRequest
+	(*JoinResponse)(nil),           // 4: sonde.agent.v1.JoinResponse
+	(*RenewRequest)(nil),           // 5: sonde.agent.v1.RenewRequest
+	(*RenewResponse)(nil),          // 6: sonde.agent.v1.RenewResponse
+	(*Identity)(nil),               // 7: sonde.agent.v1.Identity
+	(*Bundle)(nil),                 // 8: sonde.agent.v1.Bundle
+	(*InUse)(nil),                  // 9: sonde.agent.v1.InUse
+	(*AgentMessage)(nil),           // 10: sonde.agent.v1.AgentMessage
+	(*Liveness)(nil),               // 11: sonde.agent.v1.Liveness
+	(*HeldLiveness)(nil),           // 12: sonde.agent.v1.HeldLiveness
+	(*EnvoyState)(nil),             // 13: sonde.agent.v1.EnvoyState
+	(*Readiness)(nil),              // 14: sonde.agent.v1.Readiness
+	(*InboundReadiness)(nil),       // 15: sonde.agent.v1.InboundReadiness
+	(*ProbeFailures)(nil),          // 16: sonde.agent.v1.ProbeFailures
+	(*ProbeFailure)(nil),           // 17: sonde.agent.v1.ProbeFailure
+	(*Hello)(nil),                  // 18: sonde.agent.v1.Hello
+	(*SessionNumber)(nil),          // 19: sonde.agent.v1.SessionNumber
+	(*Pong)(nil),                   // 20: sonde.agent.v1.Pong
+	(*Draining)(nil),               // 21: sonde.agent.v1.Draining
+	(*ControlMessage)(nil),         // 22: sonde.agent.v1.ControlMessage
+	(*Restarts)(nil),               // 23: sonde.agent.v1.Restarts
+	(*RestartGrant)(nil),           // 24: sonde.agent.v1.RestartGrant
+	(*WhenAway)(nil),               // 25: sonde.agent.v1.WhenAway
+	(*Endpoints)(nil),              // 26: sonde.agent.v1.Endpoints
+	(*ServiceProbes)(nil),          // 27: sonde.agent.v1.ServiceProbes
+	(*ServiceProbe)(nil),           // 28: sonde.agent.v1.ServiceProbe
+	(*Welcome)(nil),                // 29: sonde.agent.v1.Welcome
+	(*RenewNow)(nil),               // 30: sonde.agent.v1.RenewNow
+	(*Ping)(nil),                   // 31: sonde.agent.v1.Ping
+	(*Duplicate)(nil),              // 32: sonde.agent.v1.Duplicate
+	(*DrainRecorded)(nil),          // 33: sonde.agent.v1.DrainRecorded
+	(*Inbounds)(nil),               // 34: sonde.agent.v1.Inbounds
+	(*DrainState)(nil),             // 35: sonde.agent.v1.DrainState
+	(*Probes)(nil),                 // 36: sonde.agent.v1.Probes
+	(*ProbePath)(nil),              // 37: sonde.agent.v1.ProbePath
+	(*ProbePort)(nil),              // 38: sonde.agent.v1.ProbePort
+	(*Query)(nil),                  // 39: sonde.agent.v1.Query
+	(*AnswerPart)(nil),             // 40: sonde.agent.v1.AnswerPart
+	(*AnswerReceipt)(nil),          // 41: sonde.agent.v1.AnswerReceipt
+	(*ServiceProbe_HTTPGet)(nil),   // 42: sonde.agent.v1.ServiceProbe.HTTPGet
+	(*ServiceProbe_Header)(nil),    // 43: sonde.agent.v1.ServiceProbe.Header
+	(*ServiceProbe_TCPSocket)(nil), // 44: sonde.agent.v1.ServiceProbe.TCPSocket
+	(*ServiceProbe_GRPC)(nil),      // 45: sonde.agent.v1.ServiceProbe.GRPC
+	(*durationpb.Duration)(nil),    // 46: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil),  // 47: google.protobuf.Timestamp
 }
 var file_agent_v1_agent_proto_depIdxs = []int32{
-	0,  // 0: sonde.agent.v1.JoinRequest.version:type_name -> sonde.agent.v1.Version
-	39, // 1: sonde.agent.v1.JoinRequest.drain_time:type_name -> google.protobuf.Duration
-	5,  // 2: sonde.agent.v1.JoinResponse.identity:type_name -> sonde.agent.v1.Identity
-	5,  // 3: sonde.agent.v1.RenewResponse.identity:type_name -> sonde.agent.v1.Identity
-	6,  // 4: sonde.agent.v1.Identity.bundle:type_name -> sonde.agent.v1.Bundle
-	40, // 5: sonde.agent.v1.InUse.leaf_not_after:type_name -> google.protobuf.Timestamp
-	14, // 6: sonde.agent.v1.AgentMessage.hello:type_name -> sonde.agent.v1.Hello
-	17, // 7: sonde.agent.v1.AgentMessage.draining:type_name -> sonde.agent.v1.Draining
-	7,  // 8: sonde.agent.v1.AgentMessage.in_use:type_name -> sonde.agent.v1.InUse
-	0,  // 9: sonde.agent.v1.AgentMessage.version:type_name -> sonde.agent.v1.Version
-	12, // 10: sonde.agent.v1.AgentMessage.probe_failures:type_name -> sonde.agent.v1.ProbeFailures
-	10, // 11: sonde.agent.v1.AgentMessage.readiness:type_name -> sonde.agent.v1.Readiness
-	9,  // 12: sonde.agent.v1.AgentMessage.envoy_state:type_name -> sonde.agent.v1.EnvoyState
-	16, // 13: sonde.agent.v1.AgentMessage.pong:type_name -> sonde.agent.v1.Pong
-	11, // 14: sonde.agent.v1.Readiness.inbounds:type_name -> sonde.agent.v1.InboundReadiness
-	13, // 15: sonde.agent.v1.ProbeFailures.failures:type_name -> sonde.agent.v1.ProbeFailure
-	0,  // 16: sonde.agent.v1.Hello.version:type_name -> sonde.agent.v1.Version
-	7,  // 17: sonde.agent.v1.Hello.in_use:type_name -> sonde.agent.v1.InUse
-	15, // 18: sonde.agent.v1.Hello.session:type_name -> sonde.agent.v1.SessionNumber
-	40, // 19: sonde.agent.v1.SessionNumber.started:type_name -> google.protobuf.Timestamp
-	22, // 20: sonde.agent.v1.ControlMessage.welcome:type_name -> sonde.agent.v1.Welcome
-	6,  // 21: sonde.agent.v1.ControlMessage.bundle:type_name -> sonde.agent.v1.Bundle
-	23, // 22: sonde.agent.v1.ControlMessage.renew_now:type_name -> sonde.agent.v1.RenewNow
-	26, // 23: sonde.agent.v1.ControlMessage.drain_recorded:type_name -> sonde.agent.v1.DrainRecorded
-	27, // 24: sonde.agent.v1.ControlMessage.inbounds:type_name -> sonde.agent.v1.Inbounds
-	28, // 25: sonde.agent.v1.ControlMessage.drain_state:type_name -> sonde.agent.v1.DrainState
-	32, // 26: sonde.agent.v1.ControlMessage.query:type_name -> sonde.agent.v1.Query
-	29, // 27: sonde.agent.v1.ControlMessage.probes:type_name -> sonde.agent.v1.Probes
-	20, // 28: sonde.agent.v1.ControlMessage.service_probes:type_name -> sonde.agent.v1.ServiceProbes
-	24, // 29: sonde.agent.v1.ControlMessage.ping:type_name -> sonde.agent.v1.Ping
-	25, // 30: sonde.agent.v1.ControlMessage.duplicate:type_name -> sonde.agent.v1.Duplicate
-	19, // 31: sonde.agent.v1.ControlMessage.endpoints:type_name -> sonde.agent.v1.Endpoints
-	6,  // 32: sonde.agent.v1.ControlMessage.serving_ca:type_name -> sonde.agent.v1.Bundle
-	21, // 33: sonde.agent.v1.ServiceProbes.probes:type_name -> sonde.agent.v1.ServiceProbe
-	35, // 34: sonde.agent.v1.ServiceProbe.http_get:type_name -> sonde.agent.v1.ServiceProbe.HTTPGet
-	37, // 35: sonde.agent.v1.ServiceProbe.tcp_socket:type_name -> sonde.agent.v1.ServiceProbe.TCPSocket
-	38, // 36: sonde.agent.v1.ServiceProbe.grpc:type_name -> sonde.agent.v1.ServiceProbe.GRPC
-	39, // 37: sonde.agent.v1.ServiceProbe.period:type_name -> google.protobuf.Duration
-	39, // 38: sonde.agent.v1.ServiceProbe.timeout:type_name -> google.protobuf.Duration
-	0,  // 39: sonde.agent.v1.Welcome.version:type_name -> sonde.agent.v1.Version
-	31, // 40: sonde.agent.v1.Probes.ports:type_name -> sonde.agent.v1.ProbePort
-	30, // 41: sonde.agent.v1.Probes.paths:type_name -> sonde.agent.v1.ProbePath
-	36, // 42: sonde.agent.v1.ServiceProbe.HTTPGet.headers:type_name -> sonde.agent.v1.ServiceProbe.Header
-	1,  // 43: sonde.agent.v1.AgentService.Join:input_type -> sonde.agent.v1.JoinRequest
-	3,  // 44: sonde.agent.v1.AgentService.Renew:input_type -> sonde.agent.v1.RenewRequest
-	8,  // 45: sonde.agent.v1.AgentService.Session:input_type -> sonde.agent.v1.AgentMessage
-	33, // 46: sonde.agent.v1.AgentService.Answer:input_type -> sonde.agent.v1.AnswerPart
-	2,  // 47: sonde.agent.v1.AgentService.Join:output_type -> sonde.agent.v1.JoinResponse
-	4,  // 48: sonde.agent.v1.AgentService.Renew:output_type -> sonde.agent.v1.RenewResponse
-	18, // 49: sonde.agent.v1.AgentService.Session:output_type -> sonde.agent.v1.ControlMessage
-	34, // 50: sonde.agent.v1.AgentService.Answer:output_type -> sonde.agent.v1.AnswerReceipt
-	47, // [47:51] is the sub-list for method output_type
-	43, // [43:47] is the sub-list for method input_type
-	43, // [43:43] is the sub-list for extension type_name
-	43, // [43:43] is the sub-list for extension extendee
-	0,  // [0:43] is the sub-list for field type_name
+	2,  // 0: sonde.agent.v1.JoinRequest.version:type_name -> sonde.agent.v1.Version
+	46, // 1: sonde.agent.v1.JoinRequest.drain_time:type_name -> google.protobuf.Duration
+	7,  // 2: sonde.agent.v1.JoinResponse.identity:type_name -> sonde.agent.v1.Identity
+	7,  // 3: sonde.agent.v1.RenewResponse.identity:type_name -> sonde.agent.v1.Identity
+	8,  // 4: sonde.agent.v1.Identity.bundle:type_name -> sonde.agent.v1.Bundle
+	47, // 5: sonde.agent.v1.InUse.leaf_not_after:type_name -> google.protobuf.Timestamp
+	18, // 6: sonde.agent.v1.AgentMessage.hello:type_name -> sonde.agent.v1.Hello
+	21, // 7: sonde.agent.v1.AgentMessage.draining:type_name -> sonde.agent.v1.Draining
+	9,  // 8: sonde.agent.v1.AgentMessage.in_use:type_name -> sonde.agent.v1.InUse
+	2,  // 9: sonde.agent.v1.AgentMessage.version:type_name -> sonde.agent.v1.Version
+	16, // 10: sonde.agent.v1.AgentMessage.probe_failures:type_name -> sonde.agent.v1.ProbeFailures
+	14, // 11: sonde.agent.v1.AgentMessage.readiness:type_name -> sonde.agent.v1.Readiness
+	11, // 12: sonde.agent.v1.AgentMessage.liveness:type_name -> sonde.agent.v1.Liveness
+	13, // 13: sonde.agent.v1.AgentMessage.envoy_state:type_name -> sonde.agent.v1.EnvoyState
+	20, // 14: sonde.agent.v1.AgentMessage.pong:type_name -> sonde.agent.v1.Pong
+	12, // 15: sonde.agent.v1.Liveness.held:type_name -> sonde.agent.v1.HeldLiveness
+	46, // 16: sonde.agent.v1.HeldLiveness.failing:type_name -> google.protobuf.Duration
+	15, // 17: sonde.agent.v1.Readiness.inbounds:type_name -> sonde.agent.v1.InboundReadiness
+	17, // 18: sonde.agent.v1.ProbeFailures.failures:type_name -> sonde.agent.v1.ProbeFailure
+	2,  // 19: sonde.agent.v1.Hello.version:type_name -> sonde.agent.v1.Version
+	9,  // 20: sonde.agent.v1.Hello.in_use:type_name -> sonde.agent.v1.InUse
+	19, // 21: sonde.agent.v1.Hello.session:type_name -> sonde.agent.v1.SessionNumber
+	47, // 22: sonde.agent.v1.SessionNumber.started:type_name -> google.protobuf.Timestamp
+	29, // 23: sonde.agent.v1.ControlMessage.welcome:type_name -> sonde.agent.v1.Welcome
+	8,  // 24: sonde.agent.v1.ControlMessage.bundle:type_name -> sonde.agent.v1.Bundle
+	30, // 25: sonde.agent.v1.ControlMessage.renew_now:type_name -> sonde.agent.v1.RenewNow
+	33, // 26: sonde.agent.v1.ControlMessage.drain_recorded:type_name -> sonde.agent.v1.DrainRecorded
+	34, // 27: sonde.agent.v1.ControlMessage.inbounds:type_name -> sonde.agent.v1.Inbounds
+	35, // 28: sonde.agent.v1.ControlMessage.drain_state:type_name -> sonde.agent.v1.DrainState
+	23, // 29: sonde.agent.v1.ControlMessage.restarts:type_name -> sonde.agent.v1.Restarts
+	39, // 30: sonde.agent.v1.ControlMessage.query:type_name -> sonde.agent.v1.Query
+	36, // 31: sonde.agent.v1.ControlMessage.probes:type_name -> sonde.agent.v1.Probes
+	27, // 32: sonde.agent.v1.ControlMessage.service_probes:type_name -> sonde.agent.v1.ServiceProbes
+	31, // 33: sonde.agent.v1.ControlMessage.ping:type_name -> sonde.agent.v1.Ping
+	32, // 34: sonde.agent.v1.ControlMessage.duplicate:type_name -> sonde.agent.v1.Duplicate
+	26, // 35: sonde.agent.v1.ControlMessage.endpoints:type_name -> sonde.agent.v1.Endpoints
+	8,  // 36: sonde.agent.v1.ControlMessage.serving_ca:type_name -> sonde.agent.v1.Bundle
+	0,  // 37: sonde.agent.v1.Restarts.mode:type_name -> sonde.agent.v1.Restarts.Mode
+	24, // 38: sonde.agent.v1.Restarts.grants:type_name -> sonde.agent.v1.RestartGrant
+	25, // 39: sonde.agent.v1.Restarts.when_away:type_name -> sonde.agent.v1.WhenAway
+	1,  // 40: sonde.agent.v1.WhenAway.policy:type_name -> sonde.agent.v1.WhenAway.Policy
+	46, // 41: sonde.agent.v1.WhenAway.after:type_name -> google.protobuf.Duration
+	46, // 42: sonde.agent.v1.WhenAway.turn_time:type_name -> google.protobuf.Duration
+	28, // 43: sonde.agent.v1.ServiceProbes.probes:type_name -> sonde.agent.v1.ServiceProbe
+	42, // 44: sonde.agent.v1.ServiceProbe.http_get:type_name -> sonde.agent.v1.ServiceProbe.HTTPGet
+	44, // 45: sonde.agent.v1.ServiceProbe.tcp_socket:type_name -> sonde.agent.v1.ServiceProbe.TCPSocket
+	45, // 46: sonde.agent.v1.ServiceProbe.grpc:type_name -> sonde.agent.v1.ServiceProbe.GRPC
+	46, // 47: sonde.agent.v1.ServiceProbe.period:type_name -> google.protobuf.Duration
+	46, // 48: sonde.agent.v1.ServiceProbe.timeout:type_name -> google.protobuf.Duration
+	2,  // 49: sonde.agent.v1.Welcome.version:type_name -> sonde.agent.v1.Version
+	38, // 50: sonde.agent.v1.Probes.ports:type_name -> sonde.agent.v1.ProbePort
+	37, // 51: sonde.agent.v1.Probes.paths:type_name -> sonde.agent.v1.ProbePath
+	43, // 52: sonde.agent.v1.ServiceProbe.HTTPGet.headers:type_name -> sonde.agent.v1.ServiceProbe.Header
+	3,  // 53: sonde.agent.v1.AgentService.Join:input_type -> sonde.agent.v1.JoinRequest
+	5,  // 54: sonde.agent.v1.AgentService.Renew:input_type -> sonde.agent.v1.RenewRequest
+	10, // 55: sonde.agent.v1.AgentService.Session:input_type -> sonde.agent.v1.AgentMessage
+	40, // 56: sonde.agent.v1.AgentService.Answer:input_type -> sonde.agent.v1.AnswerPart
+	4,  // 57: sonde.agent.v1.AgentService.Join:output_type -> sonde.agent.v1.JoinResponse
+	6,  // 58: sonde.agent.v1.AgentService.Renew:output_type -> sonde.agent.v1.RenewResponse
+	22, // 59: sonde.agent.v1.AgentService.Session:output_type -> sonde.agent.v1.ControlMessage
+	41, // 60: sonde.agent.v1.AgentService.Answer:output_type -> sonde.agent.v1.AnswerReceipt
+	57, // [57:61] is the sub-list for method output_type
+	53, // [53:57] is the sub-list for method input_type
+	53, // [53:53] is the sub-list for extension type_name
+	53, // [53:53] is the sub-list for extension extendee
+	0,  // [0:53] is the sub-list for field type_name
 }
 
 func init() { file_agent_v1_agent_proto_init() }
@@ -3023,16 +3544,18 @@ func file_agent_v1_agent_proto_init() {
 		(*AgentMessage_Version)(nil),
 		(*AgentMessage_ProbeFailures)(nil),
 		(*AgentMessage_Readiness)(nil),
+		(*AgentMessage_Liveness)(nil),
 		(*AgentMessage_EnvoyState)(nil),
 		(*AgentMessage_Pong)(nil),
 	}
-	file_agent_v1_agent_proto_msgTypes[18].OneofWrappers = []any{
+	file_agent_v1_agent_proto_msgTypes[20].OneofWrappers = []any{
 		(*ControlMessage_Welcome)(nil),
 		(*ControlMessage_Bundle)(nil),
 		(*ControlMessage_RenewNow)(nil),
 		(*ControlMessage_DrainRecorded)(nil),
 		(*ControlMessage_Inbounds)(nil),
 		(*ControlMessage_DrainState)(nil),
+		(*ControlMessage_Restarts)(nil),
 		(*ControlMessage_Query)(nil),
 		(*ControlMessage_Probes)(nil),
 		(*ControlMessage_ServiceProbes)(nil),
@@ -3041,7 +3564,7 @@ func file_agent_v1_agent_proto_init() {
 		(*ControlMessage_Endpoints)(nil),
 		(*ControlMessage_ServingCa)(nil),
 	}
-	file_agent_v1_agent_proto_msgTypes[21].OneofWrappers = []any{
+	file_agent_v1_agent_proto_msgTypes[26].OneofWrappers = []any{
 		(*ServiceProbe_HttpGet)(nil),
 		(*ServiceProbe_TcpSocket)(nil),
 		(*ServiceProbe_Grpc)(nil),
@@ -3051,13 +3574,14 @@ func file_agent_v1_agent_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_agent_v1_agent_proto_rawDesc), len(file_agent_v1_agent_proto_rawDesc)),
-			NumEnums:      0,
-			NumMessages:   39,
+			NumEnums:      2,
+			NumMessages:   44,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
 		GoTypes:           file_agent_v1_agent_proto_goTypes,
 		DependencyIndexes: file_agent_v1_agent_proto_depIdxs,
+		EnumInfos:         file_agent_v1_agent_proto_enumTypes,
 		MessageInfos:      file_agent_v1_agent_proto_msgTypes,
 	}.Build()
 	File_agent_v1_agent_proto = out.File

@@ -17,6 +17,8 @@ const (
 	FeatureEndpoints = "endpoints"
 	// FeatureServingCA: an agent reads ServingCA, and its Envoy the file with it. In JoinRequest, too.
 	FeatureServingCA = "serving-ca"
+	// FeatureRestartGrants: a control plane reads Liveness and sends Restarts; an agent does the reverse.
+	FeatureRestartGrants = "restart-grants"
 	// FeatureQueries, FeaturePong: an agent answers Query, Ping.
 	FeatureQueries = "queries"
 	FeaturePong    = "pong"
@@ -27,7 +29,7 @@ const (
 
 // Limits of what an agent reports.
 const (
-	// MaxReported is how many entries a ProbeFailures or a Readiness may have.
+	// MaxReported is how many entries a ProbeFailures, a Readiness or a Liveness may have.
 	MaxReported = 20
 	// MaxReason limits each reason, in bytes: the rest is cut off.
 	MaxReason = 512

@@ -1,0 +1,217 @@
+package held
+
+import (
+	"bytes"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+// app is the liveness probe of a container: the kubelet restarts it after three failures, one a second.
+var app = mesh.Probe{Container: "app", Type: mesh.ProbeLiveness, Guarded: true, FailureThreshold: 3, PeriodSeconds: 1, TimeoutSeconds: 1}
+
+// pod is a Liveness under test.
+type pod struct {
+	*testing.T
+	*Liveness
+	log  bytes.Buffer
+	kept []*agentv1.Restarts
+	all  *prometheus.Registry
+}
+
+func newPod(t *testing.T) *pod {
+	p := &pod{T: t, all: prometheus.NewRegistry()}
+	p.Liveness = New(Options{Keep: func(m *agentv1.Restarts) { p.kept = append(p.kept, m) }, Logger: slog.New(slog.NewTextHandler(&p.log, nil)), Registerer: p.all})
+	return p
+}
+
+// fails checks once a second, and what the kubelet is told: F for the failure, - for nothing.
+func (p *pod) fails(want string) {
+	p.Helper()
+	var got strings.Builder
+	for range want {
+		if p.Failed(app, "refused") {
+			got.WriteByte('-')
+		} else {
+			got.WriteByte('F')
+		}
+		time.Sleep(time.Second)
+	}
+	if got.String() != want {
+		p.Errorf("the kubelet is told %s, want %s", got.String(), want)
+	}
+}
+
+func granted(name string, epoch int64) *agentv1.Restarts {
+	return &agentv1.Restarts{Grants: []*agentv1.RestartGrant{{Name: name, Container: "app", Epoch: epoch}}}
+}
+
+// reports checks what is reported: the containers that fail, with the grant in use and the unused one.
+func (p *pod) reports(want string) {
+	p.Helper()
+	var got []string
+	for _, h := range p.Report().GetHeld() {
+		got = append(got, h.GetContainer()+" "+h.GetGrant()+"/"+h.GetUnused())
+	}
+	if text := strings.Join(got, ", "); text != want {
+		p.Errorf("reported: %q, want %q", text, want)
+	}
+}
+
+func (p *pod) isDue(want bool) {
+	p.Helper()
+	select {
+	case <-p.Due():
+		if !want {
+			p.Error("there is something to report")
+		}
+	default:
+		if want {
+			p.Error("there is nothing to report")
+		}
+	}
+}
+
+func TestHeldUntilGranted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPod(t)
+		p.fails("--") // no control plane has spoken yet
+		p.isDue(true)
+		p.Connected(true)
+		p.isDue(true)
+		p.fails("--")
+		p.isDue(false)
+		p.reports("app /")
+		if n := testutil.CollectAndCount(p.all, "sonde_liveness_held"); n != 1 {
+			t.Errorf("%d containers are shown as held, want one", n)
+		}
+		p.Told(granted("a", 1))
+		p.fails("FFF--")
+		p.reports("app /")
+		p.Told(granted("b", 1))
+		p.fails("F")
+		p.reports("app b/")
+		p.Passed(app)
+		p.reports("")
+		p.fails("-") // b is over
+		p.reports("app /b")
+		if len(p.kept) != 2 {
+			t.Errorf("%d messages are kept, want both", len(p.kept))
+		}
+	})
+}
+
+// A grant is over after four periods and time-outs, also if the kubelet has not asked.
+func TestGrantExpires(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPod(t)
+		p.Connected(true)
+		p.fails("-")
+		p.Told(granted("a", 1))
+		p.fails("F")
+		time.Sleep(7*time.Second - time.Nanosecond)
+		p.fails("F-")
+		p.reports("app /a")
+		p.Told(granted("a", 1)) // told again
+		p.fails("-")
+	})
+}
+
+func TestGrantsOfEarlierLeaders(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPod(t)
+		p.Connected(true)
+		p.Told(&agentv1.Restarts{Grants: []*agentv1.RestartGrant{{Name: "other", Container: "sidecar", Epoch: 7}}})
+		p.fails("-")
+		p.Told(granted("a", 6))
+		p.fails("-")
+		if !strings.Contains(p.log.String(), "epoch=6") {
+			t.Errorf("the log does not say why: %s", p.log.String())
+		}
+		p.Told(granted("a", 7))
+		p.fails("FFF-")
+	})
+}
+
+func TestModes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPod(t)
+		p.Connected(true)
+		p.Told(&agentv1.Restarts{Mode: agentv1.Restarts_NATIVE})
+		p.fails("FFFF")
+		if n := testutil.CollectAndCount(p.all, "sonde_liveness_held"); n != 0 {
+			t.Error("a failure that the kubelet is told of is shown as held")
+		}
+		m := granted("a", 1)
+		m.Mode = agentv1.Restarts_SUSPENDED
+		p.Told(m)
+		p.fails("--")
+		p.Told(nil) // an earlier release of the control plane
+		p.fails("FF")
+		p.Told(&agentv1.Restarts{})
+		p.fails("-")
+	})
+}
+
+func TestControlPlaneAway(t *testing.T) {
+	away := func(w *agentv1.WhenAway) *agentv1.Restarts { return &agentv1.Restarts{WhenAway: w} }
+	after := durationpb.New(10 * time.Second)
+	for name, c := range map[string]struct {
+		told *agentv1.Restarts
+		want string // from the end of the session on
+	}{
+		"hold":              {away(&agentv1.WhenAway{After: after}), strings.Repeat("-", 40)},
+		"nothing said":      {away(nil), strings.Repeat("-", 40)},
+		"slots, the first":  {away(&agentv1.WhenAway{Policy: agentv1.WhenAway_SLOTS, After: after, Turn: 0, Turns: 3, TurnTime: durationpb.New(5 * time.Second)}), strings.Repeat("-", 10) + "FFFFF----------FFFFF"},
+		"slots, the second": {away(&agentv1.WhenAway{Policy: agentv1.WhenAway_SLOTS, After: after, Turn: 1, Turns: 3, TurnTime: durationpb.New(5 * time.Second)}), strings.Repeat("-", 15) + "FFFFF-----"},
+		"slots, not known":  {away(&agentv1.WhenAway{Policy: agentv1.WhenAway_SLOTS, After: after}), strings.Repeat("-", 40)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newPod(t)
+				p.Connected(true)
+				p.Told(c.told)
+				p.fails("-----")
+				p.Connected(false)
+				p.fails(c.want)
+				p.Connected(true)
+				p.fails("--")
+			})
+		})
+	}
+}
+
+// Pods that lose the control plane together do not all restart together.
+func TestNativeWithJitter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const after = 100 * time.Second
+		seen := map[time.Duration]bool{}
+		for range 40 {
+			p := newPod(t)
+			p.Connected(true)
+			p.Told(&agentv1.Restarts{WhenAway: &agentv1.WhenAway{Policy: agentv1.WhenAway_NATIVE, After: durationpb.New(after)}})
+			p.Connected(false)
+			lost := time.Now()
+			for p.Failed(app, "refused") {
+				time.Sleep(time.Second)
+			}
+			held := time.Since(lost)
+			if held < after || held > after*3/2 {
+				t.Fatalf("held for %s, want from %s to half of it more", held, after)
+			}
+			seen[held] = true
+		}
+		if len(seen) < 5 {
+			t.Errorf("40 pods have %d different delays", len(seen))
+		}
+	})
+}

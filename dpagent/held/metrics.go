@@ -1,0 +1,35 @@
+package held
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+)
+
+// held returns the containers whose failures are held back now.
+func (l *Liveness) held() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var held []string
+	for name, c := range l.containers {
+		if !c.failing.IsZero() && c.grant == "" && !l.native && l.told.GetMode() != agentv1.Restarts_NATIVE {
+			held = append(held, name)
+		}
+	}
+	return held
+}
+
+// heldMetric shows them at the time of the scrape.
+type heldMetric struct{ liveness *Liveness }
+
+var heldDesc = prometheus.NewDesc("sonde_liveness_held", "1 for each container whose liveness probe fails, and the kubelet is not told.", []string{"container"}, nil)
+
+// Describe implements prometheus.Collector.
+func (m heldMetric) Describe(to chan<- *prometheus.Desc) { to <- heldDesc }
+
+// Collect implements prometheus.Collector.
+func (m heldMetric) Collect(to chan<- prometheus.Metric) {
+	for _, container := range m.liveness.held() {
+		to <- prometheus.MustNewConstMetric(heldDesc, prometheus.GaugeValue, 1, container)
+	}
+}
