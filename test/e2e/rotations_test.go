@@ -140,7 +140,15 @@ func (n *namespace) secretObject(name string) *corev1.Secret {
 // killReplica kills the leader, or another replica, for which Kubernetes makes another one.
 func (n *namespace) killReplica(leads bool) {
 	n.t.Helper()
-	leader, other := n.leading(n.selected(controlPlaneLabel))
+	var names []string
+	n.wait(readyLimit, "two replicas, of which one may be the last one's successor", func() error {
+		names = slices.DeleteFunc(n.selected(controlPlaneLabel), func(name string) bool { return n.pod(name).Status.Phase != corev1.PodRunning })
+		if len(names) != replicas {
+			return fmt.Errorf("there are %q", names)
+		}
+		return nil
+	})
+	leader, other := n.leading(names)
 	name := other
 	if leads {
 		name = leader
