@@ -153,7 +153,7 @@ BENCHMARKS = $(or $(PKG),$(shell grep -rlE --include='*_test.go' '^func Benchmar
 .PHONY: bench
 bench: ## run the benchmarks, and compare their subjects (PKG=test/bench/xds BENCH=Change/size=300x30 TIME=20x ROUNDS=5)
 	@mkdir -p bin && for ((round = 0; round < $(or $(ROUNDS),1); round++)); do for package in $(BENCHMARKS); do \
-		memory=-benchmem; [[ $$package != *test/bench/* ]] || memory=; \
+		memory=-benchmem; [[ $$package != *test/* ]] || memory=; \
 		(cd $$package && go test -timeout 0 -run '^$$' -bench '$(or $(BENCH),.)' $(if $(TIME),-benchtime $(TIME)) $$memory .); \
 	done; done | tee bin/bench.txt
 	@cd tools && go tool benchstat -col '/subject /sidecar' ../bin/bench.txt

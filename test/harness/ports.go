@@ -67,6 +67,23 @@ func (p *ports) takeAddress() (string, error) {
 	return address(port), err
 }
 
+// FreeAddresses returns n addresses, 127.0.0.1:port, at most 99, which no other harness takes and the kernel uses for no outgoing connection until
+// release is called.
+func FreeAddresses(n int) (addresses []string, release func() error, err error) {
+	p, err := newPorts()
+	if err != nil {
+		return nil, nil, err
+	}
+	for range n {
+		a, err := p.takeAddress()
+		if err != nil {
+			return nil, nil, errors.Join(err, p.close())
+		}
+		addresses = append(addresses, a)
+	}
+	return addresses, p.close, nil
+}
+
 func (p *ports) close() error { return p.lock.Close() }
 
 func listen(port int) (net.Listener, error) {

@@ -28,7 +28,7 @@ import (
 )
 
 // secret returns what a Secret of the control plane has.
-func secret(t *testing.T, client kubernetes.Interface, name string) []byte {
+func secret(t testing.TB, client kubernetes.Interface, name string) []byte {
 	t.Helper()
 	s, err := client.CoreV1().Secrets(systemNamespace).Get(t.Context(), name, metav1.GetOptions{})
 	if err != nil {
@@ -56,7 +56,7 @@ func podToken(t *testing.T, client kubernetes.Interface, pod *corev1.Pod, audien
 }
 
 // dial connects to a port of the control plane.
-func (p *plane) dial(t *testing.T, client kubernetes.Interface, address string) *grpc.ClientConn {
+func (p *plane) dial(t testing.TB, client kubernetes.Interface, address string) *grpc.ClientConn {
 	t.Helper()
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(secret(t, client, "sonde-serving-ca.crt"))
@@ -71,7 +71,7 @@ func (p *plane) dial(t *testing.T, client kubernetes.Interface, address string) 
 }
 
 // adminClient returns a client of the admin API, and a context with its token.
-func (p *plane) adminClient(t *testing.T, client kubernetes.Interface) (adminv1.AdminServiceClient, context.Context) {
+func (p *plane) adminClient(t testing.TB, client kubernetes.Interface) (adminv1.AdminServiceClient, context.Context) {
 	t.Helper()
 	token := strings.TrimSpace(string(secret(t, client, "sonde-admin-token")))
 	return adminv1.NewAdminServiceClient(p.dial(t, client, p.admin)), metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+token)

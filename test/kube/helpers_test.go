@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"strconv"
 	"strings"
@@ -27,7 +28,7 @@ const limit = 60 * time.Second
 // systemNamespace is the control plane's.
 const systemNamespace = "sonde-system"
 
-func newClient(t *testing.T) *kubernetes.Clientset {
+func newClient(t testing.TB) *kubernetes.Clientset {
 	t.Helper()
 	client, err := kubernetes.NewForConfig(cluster.Config)
 	if err != nil {
@@ -37,7 +38,7 @@ func newClient(t *testing.T) *kubernetes.Clientset {
 }
 
 // poll waits until check returns nil.
-func poll(t *testing.T, what string, check func(ctx context.Context) error) {
+func poll(t testing.TB, what string, check func(ctx context.Context) error) {
 	t.Helper()
 	if err := harness.Poll(t.Context(), limit, what, check); err != nil {
 		t.Fatal(err)
@@ -46,7 +47,7 @@ func poll(t *testing.T, what string, check func(ctx context.Context) error) {
 
 // namespace makes a namespace with the service account of its pods. Without controllers nobody would end its deletion: each test has
 // its own.
-func namespace(t *testing.T, client kubernetes.Interface, name string, labels map[string]string) {
+func namespace(t testing.TB, client kubernetes.Interface, name string, labels map[string]string) {
 	t.Helper()
 	_, err := client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}, metav1.CreateOptions{})
 	if err != nil && !apierrors.IsAlreadyExists(err) {
@@ -58,10 +59,25 @@ func namespace(t *testing.T, client kubernetes.Interface, name string, labels ma
 	}
 }
 
-// plane is a control plane in this process.
+// plane is a control plane, in this process unless a benchmark has started it.
 type plane struct {
 	webhook, health, agents, admin, peers string // host:port
 	stop                                  func()
+}
+
+// newPlane returns one that does not run yet, with ports that are its own until the test ends.
+func newPlane(t testing.TB) *plane {
+	t.Helper()
+	at, release, err := harness.FreeAddresses(5)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := release(); err != nil {
+			t.Error(err)
+		}
+	})
+	return &plane{webhook: at[0], health: at[1], agents: at[2], admin: at[3], peers: at[4]}
 }
 
 // startPlane starts a control plane, which ends with the test, or by its stop, and waits until it is ready.
@@ -75,13 +91,10 @@ func startPlane(t *testing.T, replica string, options ...func(*controlplane.Opti
 func launchPlane(t *testing.T, replica string, options ...func(*controlplane.Options)) *plane {
 	t.Helper()
 	namespace(t, newClient(t), systemNamespace, nil)
-	ports, err := freePorts(5)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := newPlane(t)
 	o := controlplane.Options{
-		Store: "kubernetes", BindAddress: "127.0.0.1", Version: "test", WebhookPort: number(t, ports[0]), HealthPort: number(t, ports[1]),
-		AgentsPort: number(t, ports[2]), AdminPort: number(t, ports[3]), PeerPort: number(t, ports[4]),
+		Store: "kubernetes", BindAddress: "127.0.0.1", Version: "test", WebhookPort: portOf(t, p.webhook), HealthPort: portOf(t, p.health),
+		AgentsPort: portOf(t, p.agents), AdminPort: portOf(t, p.admin), PeerPort: portOf(t, p.peers),
 		Logger:     slog.New(slog.NewTextHandler(t.Output(), nil)),
 		Kubernetes: controlplane.Kubernetes{Kubeconfig: cluster.Kubeconfig, Namespace: systemNamespace, Replica: replica},
 	}
@@ -96,7 +109,7 @@ func launchPlane(t *testing.T, replica string, options ...func(*controlplane.Opt
 	done := make(chan error, 1)
 	go func() { done <- cp.Run(ctx) }()
 	ended := false
-	p := &plane{webhook: "127.0.0.1:" + ports[0], health: "127.0.0.1:" + ports[1], agents: "127.0.0.1:" + ports[2], admin: "127.0.0.1:" + ports[3], peers: "127.0.0.1:" + ports[4], stop: func() {
+	p.stop = func() {
 		if ended {
 			return
 		}
@@ -105,15 +118,19 @@ func launchPlane(t *testing.T, replica string, options ...func(*controlplane.Opt
 		if err := <-done; err != nil {
 			t.Errorf("Run() of %s = %v", replica, err)
 		}
-	}}
+	}
 	t.Cleanup(p.stop)
 	return p
 }
 
-// number returns a port.
-func number(t *testing.T, text string) uint16 {
+// portOf returns the port of host:port.
+func portOf(t testing.TB, address string) uint16 {
 	t.Helper()
-	n, err := strconv.ParseUint(text, 10, 16)
+	_, port, err := net.SplitHostPort(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,7 +180,7 @@ func sondePath(namespace, resource string) string {
 }
 
 // deleteMeshes deletes all Meshes at the end of the test: they are of the whole cluster.
-func deleteMeshes(t *testing.T) {
+func deleteMeshes(t testing.TB) {
 	t.Helper()
 	t.Cleanup(func() {
 		forgetDefaultMesh(t)
@@ -174,7 +191,7 @@ func deleteMeshes(t *testing.T) {
 }
 
 // forgetDefaultMesh has the next control plane make the Mesh named default.
-func forgetDefaultMesh(t *testing.T) {
+func forgetDefaultMesh(t testing.TB) {
 	t.Helper()
 	err := newClient(t).CoreV1().Secrets(systemNamespace).Delete(context.Background(), objects.DefaultMeshMade, metav1.DeleteOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
@@ -183,7 +200,7 @@ func forgetDefaultMesh(t *testing.T) {
 }
 
 // accepted waits until the Accepted condition has this status, reason and text in its message.
-func accepted(t *testing.T, path, status, reason, text string) {
+func accepted(t testing.TB, path, status, reason, text string) {
 	t.Helper()
 	poll(t, path+" to be "+reason, func(ctx context.Context) error {
 		object, err := cluster.Do(ctx, http.MethodGet, path, "", "")

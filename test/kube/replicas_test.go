@@ -54,6 +54,13 @@ func startReplicas(t *testing.T, names ...string) []*plane {
 	if t.Failed() {
 		t.FailNow()
 	}
+	introduce(t, client, names, planes)
+	return planes
+}
+
+// introduce has control planes know each other.
+func introduce(t testing.TB, client kubernetes.Interface, names []string, planes []*plane) {
+	t.Helper()
 	writePeers(t, client, names, planes)
 	for i, p := range planes {
 		poll(t, names[i]+" to hear the others", func(ctx context.Context) error {
@@ -64,21 +71,16 @@ func startReplicas(t *testing.T, names ...string) []*plane {
 			return err
 		})
 	}
-	return planes
 }
 
 // writePeers writes the EndpointSlices of the headless Service, one for each replica, since each has a port of its own here.
-func writePeers(t *testing.T, client kubernetes.Interface, names []string, planes []*plane) {
+func writePeers(t testing.TB, client kubernetes.Interface, names []string, planes []*plane) {
 	t.Helper()
 	for i, p := range planes {
-		_, port, err := net.SplitHostPort(p.peers)
-		if err != nil {
-			t.Fatal(err)
-		}
 		slice := &discoveryv1.EndpointSlice{
 			ObjectMeta:  metav1.ObjectMeta{Name: "peers-" + names[i], Labels: map[string]string{discoveryv1.LabelServiceName: controller.PeersService}},
 			AddressType: discoveryv1.AddressTypeIPv4,
-			Ports:       []discoveryv1.EndpointPort{{Name: new(replicas.Port), Port: new(int32(number(t, port))), Protocol: new(corev1.ProtocolTCP)}},
+			Ports:       []discoveryv1.EndpointPort{{Name: new(replicas.Port), Port: new(int32(portOf(t, p.peers))), Protocol: new(corev1.ProtocolTCP)}},
 			Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{ownAddress(t)}, TargetRef: &corev1.ObjectReference{Kind: "Pod", Name: names[i]}}},
 		}
 		slicesOf := client.DiscoveryV1().EndpointSlices(systemNamespace)
@@ -90,7 +92,7 @@ func writePeers(t *testing.T, client kubernetes.Interface, names []string, plane
 }
 
 // ownAddress returns an IPv4 address of this host that an EndpointSlice may have, which is none of loopback.
-func ownAddress(t *testing.T) string {
+func ownAddress(t testing.TB) string {
 	t.Helper()
 	addresses, err := net.InterfaceAddrs()
 	if err != nil {
@@ -107,7 +109,7 @@ func ownAddress(t *testing.T) string {
 
 // machine is a virtual machine with an agent and an Envoy, as far as control planes can see.
 type machine struct {
-	t       *testing.T
+	t       testing.TB
 	name    string // of the Dataplane
 	process string
 	started time.Time
@@ -144,14 +146,19 @@ func newMachine(t *testing.T, p *plane, name, service string, n int, more string
 
 func (m *machine) id() mesh.ID { return mesh.MakeID("default", m.name) }
 
-// dial connects to the port for agents of a replica, with the certificate if there is one.
-func (m *machine) dial(p *plane) *grpc.ClientConn {
-	m.t.Helper()
-	config := &tls.Config{RootCAs: m.roots, ServerName: mesh.ServingName, MinVersion: tls.VersionTLS13}
+// tls is the configuration of a connection, with the certificate if there is one.
+func (m *machine) tls() *tls.Config {
+	config := &tls.Config{RootCAs: m.roots, ServerName: mesh.ServingName, MinVersion: tls.VersionTLS13, NextProtos: []string{"h2"}}
 	if m.leaf != nil {
 		config.Certificates = []tls.Certificate{{Certificate: [][]byte{m.leaf.Raw}, PrivateKey: m.key, Leaf: m.leaf}}
 	}
-	conn, err := grpc.NewClient("passthrough:///"+p.agents, grpc.WithTransportCredentials(credentials.NewTLS(config)))
+	return config
+}
+
+// dial connects to the port for agents of a replica.
+func (m *machine) dial(p *plane) *grpc.ClientConn {
+	m.t.Helper()
+	conn, err := grpc.NewClient("passthrough:///"+p.agents, grpc.WithTransportCredentials(credentials.NewTLS(m.tls())))
 	if err != nil {
 		m.t.Fatal(err)
 	}
@@ -162,20 +169,25 @@ func (m *machine) dial(p *plane) *grpc.ClientConn {
 // join has the machine join at a replica.
 func (m *machine) join(p *plane) {
 	m.t.Helper()
+	conn := m.dial(p)
+	poll(m.t, m.name+" to join", func(ctx context.Context) error { return m.joinOver(ctx, conn) })
+}
+
+// joinOver asks once.
+func (m *machine) joinOver(ctx context.Context, conn *grpc.ClientConn) error {
 	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, m.key)
 	if err != nil {
-		m.t.Fatal(err)
-	}
-	agent := agentv1.NewAgentServiceClient(m.dial(p))
-	poll(m.t, m.name+" to join", func(ctx context.Context) error {
-		r, err := agent.Join(ctx, &agentv1.JoinRequest{Mesh: "default", Name: m.name, Token: m.token, Csr: csr, ControlPlaneAddress: "127.0.0.1:5678", Instance: m.process})
-		if err != nil {
-			return err
-		}
-		m.bundle = r.GetIdentity().GetBundle()
-		m.leaf, err = x509.ParseCertificate(r.GetIdentity().GetCertificateChain()[0])
 		return err
+	}
+	r, err := agentv1.NewAgentServiceClient(conn).Join(ctx, &agentv1.JoinRequest{
+		Mesh: "default", Name: m.name, Token: m.token, Csr: csr, ControlPlaneAddress: "127.0.0.1:5678", Instance: m.process,
 	})
+	if err != nil {
+		return err
+	}
+	m.bundle = r.GetIdentity().GetBundle()
+	m.leaf, err = x509.ParseCertificate(r.GetIdentity().GetCertificateChain()[0])
+	return err
 }
 
 // inUse returns what an agent says that it uses.
@@ -218,6 +230,31 @@ func (m *machine) renew() {
 	m.renewed++
 }
 
+// hello returns the first message of the next session.
+func (m *machine) hello(draining bool) *agentv1.AgentMessage {
+	m.count++
+	return &agentv1.AgentMessage{Message: &agentv1.AgentMessage_Hello{Hello: &agentv1.Hello{
+		Version: &agentv1.Version{Sonde: "test"}, Instance: m.process, Session: &agentv1.SessionNumber{Started: timestamppb.New(m.started), Count: m.count},
+		Features: []string{agentv1.FeaturePong, agentv1.FeatureQueries, agentv1.FeatureServiceProbes, agentv1.FeatureEndpoints}, Draining: draining,
+		InUse: m.inUse(),
+	}}}
+}
+
+// answer does what a message asks for, and returns the answer, nil if it needs none.
+func (m *machine) answer(r *agentv1.ControlMessage) *agentv1.AgentMessage {
+	switch {
+	case r.GetPing() != nil:
+		return &agentv1.AgentMessage{Message: &agentv1.AgentMessage_Pong{Pong: &agentv1.Pong{}}}
+	case r.GetBundle() != nil:
+		m.take(r.GetBundle())
+	case r.GetRenewNow() != nil && m.renews != nil:
+		m.renew()
+	default:
+		return nil
+	}
+	return &agentv1.AgentMessage{Message: &agentv1.AgentMessage_InUse{InUse: m.inUse()}}
+}
+
 // session is an open session of a machine.
 type session struct {
 	m      *machine
@@ -239,14 +276,8 @@ func (m *machine) open(p *plane, draining bool) *session {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	m.count++
 	s := &session{m: m, stream: stream, end: cancel}
-	hello := &agentv1.Hello{
-		Version: &agentv1.Version{Sonde: "test"}, Instance: m.process, Session: &agentv1.SessionNumber{Started: timestamppb.New(m.started), Count: m.count},
-		Features: []string{agentv1.FeaturePong, agentv1.FeatureQueries, agentv1.FeatureServiceProbes, agentv1.FeatureEndpoints}, Draining: draining,
-		InUse: m.inUse(),
-	}
-	s.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Hello{Hello: hello}})
+	s.send(m.hello(draining))
 	go func() {
 		for {
 			r, err := stream.Recv()
@@ -258,15 +289,8 @@ func (m *machine) open(p *plane, draining bool) *session {
 			}
 			s.got = append(s.got, r)
 			s.mu.Unlock()
-			switch {
-			case r.GetPing() != nil:
-				_ = stream.Send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Pong{Pong: &agentv1.Pong{}}})
-			case r.GetBundle() != nil:
-				m.take(r.GetBundle())
-				_ = stream.Send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_InUse{InUse: m.inUse()}})
-			case r.GetRenewNow() != nil && m.renews != nil:
-				m.renew()
-				_ = stream.Send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_InUse{InUse: m.inUse()}})
+			if answer := m.answer(r); answer != nil {
+				_ = stream.Send(answer)
 			}
 		}
 	}()
@@ -321,7 +345,7 @@ func (s *session) endsWith(code codes.Code) {
 
 // envoy is the simulated Envoy of a machine, with a stream to a replica.
 type envoy struct {
-	t   *testing.T
+	t   testing.TB
 	end func()
 
 	mu  sync.Mutex

@@ -2,15 +2,19 @@
 package proc
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/sonde-mesh/sonde/dpagent/retry"
 )
 
 // Time is that for which threads ran, and for which they were ready to run while others had the processors.
@@ -84,4 +88,46 @@ func MemoryOf(pid int) (Memory, error) {
 		return Memory{}, errors.New("the kernel says no RssAnon or VmRSS")
 	}
 	return m, nil
+}
+
+// pause is the interval between two checks whether a process is at rest.
+const pause = 100 * time.Millisecond
+
+// RestingCPU returns the time for which all threads of a process ran, once it is at rest: the work of a change goes on for a while after
+// the last ACK. It waits for ten seconds at most.
+func RestingCPU(ctx context.Context, pid int) (time.Duration, error) {
+	last := time.Duration(0)
+	for range 100 {
+		now, err := CPU(pid)
+		if err != nil || now.Ran-last < time.Millisecond {
+			return now.Ran, err
+		}
+		last = now.Ran
+		if err := retry.Wait(ctx, pause); err != nil {
+			return 0, err
+		}
+	}
+	return last, nil
+}
+
+// settleAtMost bounds the wait for a program that returns memory when it wants to.
+const settleAtMost = 15 * time.Second
+
+// RestingRSS returns the RssAnon of a process in bytes, once it no longer changes.
+func RestingRSS(ctx context.Context, pid int) (float64, error) {
+	last, stays := 0.0, 0
+	for began := time.Now(); stays < 6 && time.Since(began) < settleAtMost; {
+		m, err := MemoryOf(pid)
+		if err != nil {
+			return 0, err
+		}
+		if stays++; math.Abs(m.RssAnon-last) > 0.002*m.RssAnon {
+			stays = 0
+		}
+		last = m.RssAnon
+		if err := retry.Wait(ctx, pause); err != nil {
+			return 0, err
+		}
+	}
+	return last, nil
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"github.com/sonde-mesh/sonde/test/bench/arrivals"
 )
 
 var profiles = flag.String("profiles", "", "`directory` to write CPU profiles of sonde-builder to")
@@ -67,8 +69,8 @@ func BenchmarkManyChanges(b *testing.B) {
 	each(b, []topology{{tiny.proxies, 10 * tiny.services}, many}, sonde, func(b *testing.B, subject string, w topology) {
 		s := start(b, subject, w)
 		s.connect()
-		var expected []*arrivals
-		var times changes
+		var expected []*arrivals.Arrivals
+		var times arrivals.Changes
 		var memory []float64
 		cpu := s.cost(func() {
 			ticker := time.NewTicker(time.Second / perSecond)
@@ -82,13 +84,13 @@ func BenchmarkManyChanges(b *testing.B) {
 				s.must(s.change(s.inTurn(i)))
 			}
 			for _, a := range expected {
-				arrived, err := a.wait(b.Context())
+				arrived, err := a.Wait(b.Context())
 				s.must(err)
 				s.must(s.changed())
 				times = append(times, arrived)
 			}
 		})
-		times.report(b)
+		times.Report(b)
 		b.ReportMetric(float64(cpu)/float64(len(times)), "cpu-ns/op")
 		b.ReportMetric(memory[len(memory)/2], "middle-bytes")
 		b.ReportMetric(memory[len(memory)-1], "end-bytes")
@@ -100,7 +102,7 @@ func BenchmarkConnect(b *testing.B) {
 	each(b, []topology{tiny, few, many, crowded}, subjects, func(b *testing.B, subject string, w topology) {
 		s := start(b, subject, w)
 		empty := s.restingRSS()
-		var times changes
+		var times arrivals.Changes
 		cpu := s.cost(func() {
 			for b.Loop() {
 				b.StopTimer()
@@ -109,7 +111,7 @@ func BenchmarkConnect(b *testing.B) {
 				times = append(times, s.connect())
 			}
 		})
-		times.report(b)
+		times.Report(b)
 		b.ReportMetric(float64(cpu)/float64(b.N), "cpu-ns/op")
 		s.fleet.report(b)
 		b.ReportMetric(empty, "empty-bytes")
@@ -122,7 +124,7 @@ func BenchmarkReconnect(b *testing.B) {
 	each(b, []topology{tiny, few}, []string{subjectBuilder, subjectSonde, subjectSnapshot}, func(b *testing.B, subject string, w topology) {
 		s := start(b, subject, w)
 		s.connect()
-		var times changes
+		var times arrivals.Changes
 		cpu := s.cost(func() {
 			s.fleet.forgetCounts()
 			for b.Loop() {
@@ -130,12 +132,12 @@ func BenchmarkReconnect(b *testing.B) {
 				s.fleet.close()
 				b.StartTimer()
 				s.fleet.open()
-				linked, err := s.fleet.linked.wait(b.Context())
+				linked, err := s.fleet.linked.Wait(b.Context())
 				s.must(err)
 				times = append(times, linked)
 			}
 		})
-		times.report(b)
+		times.Report(b)
 		b.ReportMetric(float64(cpu)/float64(b.N), "cpu-ns/op")
 		s.fleet.report(b)
 		s.changeOnce(0) // a proxy without its subscriptions would not get this
@@ -162,13 +164,13 @@ func BenchmarkIdle(b *testing.B) {
 func BenchmarkJoin(b *testing.B) {
 	each(b, []topology{tiny, few, crowded}, sonde[1:], func(b *testing.B, subject string, w topology) {
 		s := start(b, subject, w)
-		var times changes
+		var times arrivals.Changes
 		cpu := s.cost(func() {
 			for b.Loop() {
 				times = append(times, s.join())
 			}
 		})
-		times.report(b)
+		times.Report(b)
 		b.ReportMetric(float64(cpu)/float64(b.N*w.proxies), "cpu-ns/agent")
 	})
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/sonde-mesh/sonde/dpagent/retry"
 	"github.com/sonde-mesh/sonde/test/adsclient"
+	"github.com/sonde-mesh/sonde/test/bench/arrivals"
 	"github.com/sonde-mesh/sonde/test/bench/sondecp"
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
@@ -29,10 +30,10 @@ const slowRate = 1 << 10
 type fleet struct {
 	address string
 	proxies []*proxy
-	changed map[string]*atomic.Pointer[arrivals] // by name of the endpoints
+	changed map[string]*atomic.Pointer[arrivals.Arrivals] // by name of the endpoints
 
-	settled *arrivals // has everything
-	linked  *arrivals // has sent its first requests
+	settled *arrivals.Arrivals // has everything
+	linked  *arrivals.Arrivals // has sent its first requests
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 
@@ -49,9 +50,9 @@ type proxy struct {
 	index   int
 	tls     *tls.Config
 	state   *adsclient.State
-	odd     bool        // is not waited for
-	served  bool        // has got something on this stream
-	arrived []*arrivals // changes in the current response
+	odd     bool                 // is not waited for
+	served  bool                 // has got something on this stream
+	arrived []*arrivals.Arrivals // changes in the current response
 }
 
 var _ adsclient.Observer = (*proxy)(nil)
@@ -60,10 +61,10 @@ var _ adsclient.Observer = (*proxy)(nil)
 func newFleet(b *testing.B, w topology, id *sondecp.Identity, address string) *fleet {
 	b.Helper()
 	before := debug.SetGCPercent(clientGC)
-	f := &fleet{address: address, changed: map[string]*atomic.Pointer[arrivals]{}}
+	f := &fleet{address: address, changed: map[string]*atomic.Pointer[arrivals.Arrivals]{}}
 	for s := range w.services + 1 {
-		slot := &atomic.Pointer[arrivals]{}
-		slot.Store(newArrivals(0, 0))
+		slot := &atomic.Pointer[arrivals.Arrivals]{}
+		slot.Store(arrivals.New(0, 0, ""))
 		f.changed[w.serviceName(s)] = slot
 	}
 	for i := range w.proxies {
@@ -85,7 +86,7 @@ func newFleet(b *testing.B, w topology, id *sondecp.Identity, address string) *f
 func (f *fleet) open() {
 	ctx, cancel := context.WithCancel(context.Background())
 	f.cancel = cancel
-	f.settled, f.linked = newArrivals(0, len(f.proxies)), newArrivals(0, len(f.proxies))
+	f.settled, f.linked = arrivals.New(0, len(f.proxies), ""), arrivals.New(0, len(f.proxies), "")
 	for _, p := range f.proxies {
 		p.arrived = nil
 		f.running.Go(func() { p.live(ctx, adsclient.Options{}) })
@@ -146,7 +147,7 @@ func (p *proxy) live(ctx context.Context, o adsclient.Options) {
 // Connected implements adsclient.Observer.
 func (p *proxy) Connected() {
 	if !p.odd {
-		p.linked.arrive(p.index)
+		p.linked.Arrive(p.index)
 	}
 }
 
@@ -157,7 +158,7 @@ func (p *proxy) Resource(t resource.Type, name, version []byte) {
 	if t != resource.Endpoint || p.odd {
 		return
 	}
-	if change := p.changed[string(name)].Load(); change.expects(p.index) && change.is(version) {
+	if change := p.changed[string(name)].Load(); change.Expects(p.index) && change.Is(version) {
 		p.arrived = append(p.arrived, change)
 	}
 }
@@ -166,11 +167,11 @@ func (p *proxy) Resource(t resource.Type, name, version []byte) {
 func (p *proxy) Acked() {
 	p.responses.Add(1)
 	for _, change := range p.arrived {
-		change.arrive(p.index)
+		change.Arrive(p.index)
 	}
 	p.arrived = p.arrived[:0]
-	if !p.odd && p.settled.expects(p.index) && p.state.Settled() {
-		p.settled.arrive(p.index)
+	if !p.odd && p.settled.Expects(p.index) && p.state.Settled() {
+		p.settled.Arrive(p.index)
 	}
 }
 

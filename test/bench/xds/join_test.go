@@ -16,6 +16,7 @@ import (
 
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/test/bench/arrivals"
 	"github.com/sonde-mesh/sonde/test/bench/sondecp"
 )
 
@@ -32,19 +33,19 @@ func (s *session) join() []time.Duration {
 		s.must(err)
 	}
 	s.StartTimer()
-	joined := newArrivals(0, len(tokens))
+	joined := arrivals.New(0, len(tokens), "")
 	group, ctx := errgroup.WithContext(s.Context())
 	for i, token := range tokens {
 		group.Go(func() error {
 			if err := s.joinOne(ctx, i, token); err != nil {
 				return fmt.Errorf("join %s: %w", proxyName(i), err)
 			}
-			joined.arrive(i)
+			joined.Arrive(i)
 			return nil
 		})
 	}
 	s.must(group.Wait())
-	times, err := joined.wait(s.Context())
+	times, err := joined.Wait(s.Context())
 	s.must(err)
 	return times
 }

@@ -3,7 +3,6 @@ package xds
 import (
 	"errors"
 	"fmt"
-	"math"
 	"path/filepath"
 	"testing"
 	"time"
@@ -11,6 +10,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/dpagent/retry"
 	"github.com/sonde-mesh/sonde/store"
+	"github.com/sonde-mesh/sonde/test/bench/arrivals"
 	"github.com/sonde-mesh/sonde/test/bench/proc"
 	"github.com/sonde-mesh/sonde/test/bench/rig"
 	"github.com/sonde-mesh/sonde/test/bench/sondecp"
@@ -112,23 +112,13 @@ func (s *session) cpu() time.Duration {
 	return spent.Ran
 }
 
-// poll is the interval between two checks whether a process is at rest.
-const poll = 100 * time.Millisecond
-
 func (s *session) wait(d time.Duration) { s.must(retry.Wait(s.Context(), d)) }
 
-// restingCPU is cpu once the process is at rest: the work of a change goes on for a while after the last ACK.
+// restingCPU is cpu once the process is at rest.
 func (s *session) restingCPU() time.Duration {
-	last := time.Duration(0)
-	for range 100 {
-		now := s.cpu()
-		if now-last < time.Millisecond {
-			return now
-		}
-		last = now
-		s.wait(poll)
-	}
-	return last
+	spent, err := proc.RestingCPU(s.Context(), s.pid)
+	s.must(err)
+	return spent
 }
 
 // cost does something, and returns the subject's CPU time for it until it is at rest. It writes a profile of sonde-builder's if asked to.
@@ -148,9 +138,6 @@ func (s *session) rss() float64 {
 	return m.RssAnon
 }
 
-// settleAtMost bounds the wait for a program that returns memory when it wants to.
-const settleAtMost = 15 * time.Second
-
 // restingRSS is rss once it no longer changes. Roles are told to collect garbage and return memory; sonde-cp cannot be told.
 func (s *session) restingRSS() float64 {
 	if s.role != nil {
@@ -158,37 +145,30 @@ func (s *session) restingRSS() float64 {
 			s.must(s.role.Ask("collect"))
 		}
 	}
-	last, stays := 0.0, 0
-	for began := time.Now(); stays < 6 && time.Since(began) < settleAtMost; {
-		now := s.rss()
-		if stays++; math.Abs(now-last) > 0.002*now {
-			stays = 0
-		}
-		last = now
-		s.wait(poll)
-	}
-	return last
+	bytes, err := proc.RestingRSS(s.Context(), s.pid)
+	s.must(err)
+	return bytes
 }
 
 // connect connects all proxies at once, and returns when each had everything, or its stream if the subject is bare.
 func (s *session) connect() []time.Duration {
 	s.fleet.open()
 	if s.name == subjectBare {
-		times, err := s.fleet.linked.wait(s.Context())
+		times, err := s.fleet.linked.Wait(s.Context())
 		s.must(err)
 		return times
 	}
-	times, err := s.fleet.settled.wait(s.Context())
+	times, err := s.fleet.settled.Wait(s.Context())
 	s.must(err)
 	s.must(s.fleet.check(s.topology))
 	return times
 }
 
 // expect notes when each proxy that sees the service has sent the ACK of its next change.
-func (s *session) expect(service int) *arrivals {
+func (s *session) expect(service int) *arrivals.Arrivals {
 	s.forms[service] = !s.forms[service]
-	a := newArrivals(s.topology.viewers(service))
-	a.version = s.payload.in(service, s.forms).Version
+	first, last := s.topology.viewers(service)
+	a := arrivals.New(first, last, s.payload.in(service, s.forms).Version)
 	s.fleet.changed[s.topology.serviceName(service)].Store(a)
 	return a
 }
@@ -197,7 +177,7 @@ func (s *session) expect(service int) *arrivals {
 func (s *session) changeOnce(service int) []time.Duration {
 	a := s.expect(service)
 	s.must(s.change(service))
-	times, err := a.wait(s.Context())
+	times, err := a.Wait(s.Context())
 	s.must(err)
 	s.must(s.changed())
 	return times
@@ -209,13 +189,13 @@ func (s *session) series(service func(i int) int) {
 	for i := range warmUp {
 		s.changeOnce(service(i))
 	}
-	var all changes
+	var all arrivals.Changes
 	cpu := s.cost(func() {
 		for i := 0; s.Loop(); i++ {
 			all = append(all, s.changeOnce(service(i)))
 		}
 	})
-	all.report(s.B)
+	all.Report(s.B)
 	s.ReportMetric(float64(cpu)/float64(len(all)), "cpu-ns/op")
 }
 
