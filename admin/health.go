@@ -21,7 +21,7 @@ func healthOf(h meshview.Health) adminv1.Endpoint_Health {
 	}
 }
 
-// reasonOf returns why the endpoint at an address is not ready, "" if it is. p is nil for an endpoint of a Service object.
+// reasonOf returns why the endpoint at an address is not ready, "" if it is, or drains. p is nil for an endpoint of a Service object.
 func (s *service) reasonOf(p *meshview.Proxy, at netip.AddrPort, r meshview.Reason) string {
 	switch r {
 	case meshview.DeclaredNotReady:
@@ -43,6 +43,8 @@ func (s *service) reasonOf(p *meshview.Proxy, at netip.AddrPort, r meshview.Reas
 		return "its Envoy has not accepted the listener yet"
 	case meshview.ApplicationNotReady:
 		return cmp.Or(s.o.NotServing(p.ID())[at], "its application is not ready")
+	case meshview.LivenessHeld:
+		return "its liveness probe fails, and the restart is held back until it is granted"
 	default:
 		return ""
 	}

@@ -18,12 +18,12 @@ import (
 var lostSince = timestamppb.New(time.Unix(1e9, 0))
 
 // newHealthFakes serves a view in which api-1 is ready and lost, api-2 has another workload, api-3 has never joined, and the
-// application of api-5 does not serve.
+// application of api-5 does not serve, and a liveness probe of api-6 fails.
 // default/early waits for its Dataplane.
 func newHealthFakes(t *testing.T) *fakes {
 	t.Helper()
 	b := meshview.NewBuilder(meshview.Options{RequireJoin: true})
-	for name, address := range map[string]string{"api-1": "10.0.0.1", "api-2": "10.0.0.2", "api-3": "10.0.0.3", "api-5": "10.0.0.5"} {
+	for name, address := range map[string]string{"api-1": "10.0.0.1", "api-2": "10.0.0.2", "api-3": "10.0.0.3", "api-5": "10.0.0.5", "api-6": "10.0.0.6"} {
 		d := &mesh.Dataplane{Meta: mesh.Meta{Mesh: "default", Name: name}}
 		d.Spec.Networking.Address = address
 		d.Spec.Networking.Inbound = []mesh.Inbound{{Port: 80, Tags: mesh.Tags{mesh.TagService: "api"}, ServiceProbe: &mesh.ServiceProbe{}}}
@@ -38,6 +38,7 @@ func newHealthFakes(t *testing.T) *fakes {
 	b.Observe("default/api-1", mesh.Observation{Joined: true, Path: "/workload/api"})
 	b.Observe("default/api-2", mesh.Observation{Joined: true, Path: "/workload/web"})
 	b.Observe("default/api-5", mesh.Observation{Joined: true, NotServing: "10.0.0.5:80"})
+	b.Observe("default/api-6", mesh.Observation{Joined: true, Held: true})
 	change, _ := b.Build()
 
 	f := newFakes(t)
@@ -58,6 +59,7 @@ func newHealthFakes(t *testing.T) *fakes {
 const (
 	otherWorkloadText = `the certificate is for workload "web", the Dataplane has workload "api"`
 	neverJoinedText   = "its proxy has never joined"
+	heldText          = "its liveness probe fails, and the restart is held back until it is granted"
 	notServingText    = "application probe failed: HTTP probe failed with statuscode: 500"
 )
 
@@ -73,6 +75,7 @@ func TestListServicesSaysWhyEndpointsAreNotReady(t *testing.T) {
 		{Address: "10.0.0.3:80", Health: adminv1.Endpoint_NOT_READY, Sidecar: true, Dataplane: "api-3", Reason: neverJoinedText},
 		{Address: "10.0.0.4:80", Health: adminv1.Endpoint_NOT_READY, Declared: true, Reason: "health.ready is false"},
 		{Address: "10.0.0.5:80", Health: adminv1.Endpoint_NOT_READY, Sidecar: true, Dataplane: "api-5", Reason: notServingText},
+		{Address: "10.0.0.6:80", Health: adminv1.Endpoint_DRAINING, Sidecar: true, Dataplane: "api-6", Reason: heldText},
 	}
 	if diff := cmp.Diff(want, got.GetServices()[0].GetEndpoints(), protocmp.Transform()); diff != "" {
 		t.Errorf("ListServices() (-want +got):\n%s", diff)
@@ -148,6 +151,7 @@ func TestListDataplanesSaysWhyInboundsAreNotReady(t *testing.T) {
 		{Health: adminv1.Endpoint_NOT_READY, Reason: otherWorkloadText, Services: api},
 		{Health: adminv1.Endpoint_NOT_READY, Reason: neverJoinedText, Services: api},
 		{Health: adminv1.Endpoint_NOT_READY, Reason: notServingText, Services: api},
+		{Health: adminv1.Endpoint_DRAINING, Reason: heldText, Services: api},
 	}
 	for i, d := range got.GetDataplanes() {
 		if diff := cmp.Diff(want[i:i+1], d.GetInbounds(), protocmp.Transform()); diff != "" {
@@ -169,6 +173,7 @@ func TestListProxiesTellsOfAgents(t *testing.T) {
 		{Mesh: "default", Name: "api-2", Known: true, AgentState: states["default/api-2"], OtherWorkload: otherWorkloadText},
 		{Mesh: "default", Name: "api-3", Known: true},
 		{Mesh: "default", Name: "api-5", Known: true},
+		{Mesh: "default", Name: "api-6", Known: true},
 		{Mesh: "default", Name: "early", AgentState: states["default/early"]},
 	}
 	if diff := cmp.Diff(want, got.GetProxies(), protocmp.Transform()); diff != "" {

@@ -48,7 +48,7 @@ type podHarness struct {
 	refused []join.Refusal
 }
 
-func newPodHarness(t *testing.T, tokens podTokens) *podHarness {
+func newPodHarness(t *testing.T, tokens podTokens, bend ...func(*agents.Options)) *podHarness {
 	t.Helper()
 	state, err := store.OpenState(filepath.Join(t.TempDir(), "state"))
 	if err != nil {
@@ -62,6 +62,9 @@ func newPodHarness(t *testing.T, tokens podTokens) *podHarness {
 			h.mu.Lock()
 			defer h.mu.Unlock()
 			h.refused = append(h.refused, r)
+		}
+		for _, b := range bend {
+			b(o)
 		}
 	}}
 	h.start()

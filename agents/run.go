@@ -59,7 +59,9 @@ func (s *Server) recheck(ctx context.Context) {
 func (s *Server) Changed(c meshview.Change) {
 	ctx := context.Background()
 	for _, id := range c.Proxies {
-		if _, p := c.After.Proxy(id); p != nil {
+		if _, p := c.After.Proxy(id); p == nil {
+			s.observed.Gone(id)
+		} else {
 			now := identity.SubjectOf(p.Dataplane)
 			s.observed.Replaced(ctx, now, s.sessions.ReplaceInstance(now))
 			s.observed.Heard(id) // of this instance, which may have been said before it was known here
@@ -143,6 +145,16 @@ func (s *Server) Agents() map[mesh.ID]*adminv1.Agent { return s.sessions.Agents(
 // NotServing returns, to be shown, why applications of a proxy cannot take traffic, by the address of the inbound. The result must not be
 // changed.
 func (s *Server) NotServing(id mesh.ID) map[netip.AddrPort]string { return s.observed.NotServing(id) }
+
+// PodLiveness returns what is known by all replicas of guarded liveness probes, by proxy. It must not be changed.
+func (s *Server) PodLiveness() map[mesh.ID]observed.PodLiveness { return s.observed.PodLiveness() }
+
+// WakeRestarts makes the sessions of proxies, if they have one here, send what Options.Restarts says now.
+func (s *Server) WakeRestarts(ids ...mesh.ID) {
+	for _, id := range ids {
+		s.sessions.Wake(id)
+	}
+}
 
 // RefusedListeners returns, to be shown, why the Envoy of a proxy refuses listeners of inbounds, by their address. The result must not be
 // changed.

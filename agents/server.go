@@ -54,6 +54,9 @@ type Options struct {
 	Leads func() bool
 	// ProbeFailed is told of probes that fail. It must return at once. Default: they are dropped.
 	ProbeFailed func(session.ProbeFailure)
+	// Restarts says what agents are told of restarts of containers whose guarded liveness probe fails. Default: none are granted, and agents
+	// tell the kubelet the truth.
+	Restarts session.Restarts
 	// Refused is told of joins that are refused, seldom for one address. It must return at once. Default: they are only logged.
 	Refused func(join.Refusal)
 	// Version of the control plane, to tell agents.
@@ -128,9 +131,13 @@ func New(o Options) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{o: o}
+	var held func(mesh.ID)
+	if o.Restarts != nil {
+		held = o.Restarts.Held
+	}
 	var err error
 	s.observed, err = observed.New(observed.Options{
-		Authority: o.Authority, Storage: o.Storage, View: o.View, Observe: o.Observe, Peers: o.Peers, Logger: o.Logger, Now: o.Now,
+		Authority: o.Authority, Storage: o.Storage, View: o.View, Observe: o.Observe, Held: held, Peers: o.Peers, Logger: o.Logger, Now: o.Now,
 	})
 	if err != nil {
 		return nil, err
@@ -141,7 +148,7 @@ func New(o Options) (*Server, error) {
 	}
 	s.sessions, err = session.New(session.Options{
 		ServingCA: trusted,
-		Authority: o.Authority, Observed: s.observed, Replica: o.Replica, Peers: o.Peers, View: o.View, ProbeFailed: o.ProbeFailed,
+		Authority: o.Authority, Observed: s.observed, Replica: o.Replica, Peers: o.Peers, View: o.View, ProbeFailed: o.ProbeFailed, Restarts: o.Restarts,
 		Reported:  func(ctx context.Context, meshName string) { s.rotations.Advance(ctx, meshName) },
 		Duplicate: func(ctx context.Context, who identity.Subject, err error) { s.joins.Duplicate(ctx, who, err) },
 		Version:   o.Version, Logger: o.Logger, Registerer: o.Registerer, Now: o.Now, Limits: o.sessions,

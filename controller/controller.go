@@ -23,6 +23,7 @@ import (
 	"github.com/sonde-mesh/sonde/controller/leader"
 	"github.com/sonde-mesh/sonde/controller/objects"
 	"github.com/sonde-mesh/sonde/controller/replicas"
+	"github.com/sonde-mesh/sonde/controller/restarts"
 	"github.com/sonde-mesh/sonde/controller/source"
 	"github.com/sonde-mesh/sonde/controller/warnings"
 	"github.com/sonde-mesh/sonde/controller/watch"
@@ -66,6 +67,10 @@ type Options struct {
 	Peers func(addresses map[string]string)
 	// ProbesMode of written Dataplanes that name none. Default unified.
 	ProbesMode mesh.ProbesMode
+	// Liveness returns what agents say of guarded liveness probes, by pod, whichever replica they speak with. TellRestarts has the agent of a pod be told
+	// what Restarts.Of returns. Required.
+	Liveness     func() map[watch.Key]restarts.Liveness
+	TellRestarts func(pod watch.Key)
 	// Drains says which proxies should get no new traffic.
 	Drains source.Drains
 	// Registerer for metrics. Default none.
@@ -78,7 +83,7 @@ type Options struct {
 
 // Loops of a Controller. Derive makes the objects of the mesh; the others are those of the replica that leads.
 type Loops struct {
-	Derive, Status, Warnings, CatchUp, WebhookCA *heartbeat.Loop
+	Derive, Status, Warnings, CatchUp, WebhookCA, Restarts *heartbeat.Loop
 }
 
 // Controller follows the cluster, and writes to it while this replica leads.
@@ -86,6 +91,8 @@ type Controller struct {
 	// Cluster has the pods, Services and namespaces, Objects the Meshes and Dataplanes that operators write.
 	Cluster *source.Source
 	Objects *objects.Objects
+	// Restarts grants restarts of containers whose guarded liveness probe fails.
+	Restarts *restarts.Restarts
 	// Events writes events.
 	Events *events.Recorder
 
@@ -102,8 +109,8 @@ const requestTimeout = 30 * time.Second
 
 // New returns a Controller. Nothing is read before Run.
 func New(o Options) (*Controller, error) {
-	if o.Config == nil || o.Namespace == "" || o.Replica == "" || o.Secrets == nil || o.Builder == nil || o.Webhooks == "" || o.Peers == nil || o.Logger == nil {
-		return nil, errors.New("controller: Config, Namespace, Replica, Secrets, Builder, Webhooks, Peers and Logger are required")
+	if o.Config == nil || o.Namespace == "" || o.Replica == "" || o.Secrets == nil || o.Builder == nil || o.Webhooks == "" || o.Peers == nil || o.Liveness == nil || o.TellRestarts == nil || o.Logger == nil {
+		return nil, errors.New("controller: Config, Namespace, Replica, Secrets, Builder, Webhooks, Peers, Liveness, TellRestarts and Logger are required")
 	}
 	watching, err := kubernetes.NewForConfig(o.Config)
 	if err != nil {
@@ -128,7 +135,22 @@ func New(o Options) (*Controller, error) {
 		MeshOf:  func(namespace string) string { return c.Cluster.Namespace(namespace).Mesh() },
 		Secrets: client.CoreV1().Secrets(o.Namespace),
 	})
-	return c, errors.Join(err, c.registerLeader())
+	return c, errors.Join(err, c.newRestarts(), c.registerLeader())
+}
+
+func (c *Controller) newRestarts() error {
+	grants, err := objects.NewClient(c.o.Config, 0)
+	if err != nil {
+		return err
+	}
+	writing, err := objects.NewClient(c.o.Config, requestTimeout)
+	if err != nil {
+		return err
+	}
+	c.Restarts = restarts.New(restarts.Options{
+		Watching: c.watching, Grants: grants, Writing: writing, Liveness: c.o.Liveness, Tell: c.o.TellRestarts, Logger: c.o.Logger, Loop: c.o.Loops.Restarts,
+	})
+	return nil
 }
 
 // Leads reports whether this replica leads.
@@ -143,7 +165,7 @@ func (c *Controller) Lost() watch.Loss { return watch.First(c.Cluster.Lost(), c.
 // Run runs until ctx ends, and then returns nil.
 func (c *Controller) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	for _, task := range []func(context.Context) error{c.Cluster.Run, c.Objects.Run, c.replicas.Run, c.warnings.Watch, c.Events.Run, c.takePart} {
+	for _, task := range []func(context.Context) error{c.Cluster.Run, c.Objects.Run, c.replicas.Run, c.Restarts.Run, c.warnings.Watch, c.Events.Run, c.takePart} {
 		group.Go(func() error { return task(ctx) })
 	}
 	return group.Wait()
@@ -176,7 +198,7 @@ func (c *Controller) takePart(ctx context.Context) error {
 	if c.o.WebhookConfiguration != "" {
 		alone = append(alone, c.writeCA)
 	}
-	var tasks []leader.Task
+	tasks := []leader.Task{c.Restarts.Lead}
 	for _, task := range alone { // what these write may be written twice
 		tasks = append(tasks, func(ctx context.Context, _ int64) error { return task(ctx) })
 	}

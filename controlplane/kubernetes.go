@@ -104,7 +104,7 @@ func (*cluster) close() error { return nil }
 func (c *cluster) addChecks() {
 	c.loops = controller.Loops{
 		Derive: c.cp.loop("cluster"), Status: c.cp.requestingLoop("status"), Warnings: c.cp.requestingLoop("warnings"),
-		CatchUp: c.cp.requestingLoop("catch-up"), WebhookCA: c.cp.requestingLoop("webhook-ca"),
+		CatchUp: c.cp.requestingLoop("catch-up"), WebhookCA: c.cp.requestingLoop("webhook-ca"), Restarts: c.cp.requestingLoop("restarts"),
 	}
 	c.webhookFiles = c.cp.loop("webhook-certificate")
 	c.checkPeers()
@@ -160,7 +160,7 @@ func (c *cluster) connect() (connection, error) {
 	c.controller, err = controller.New(controller.Options{
 		Config: c.config, Namespace: o.Kubernetes.Namespace, Replica: o.Kubernetes.Replica, Secrets: c.secrets(), Builder: c.cp.pipeline.Builder,
 		WebhookConfiguration: o.Kubernetes.WebhookConfiguration, Webhooks: injectingWebhooks, CA: certificate.ca, CAChanged: certificate.changed,
-		Peers: c.cp.peers.Follow, ProbesMode: o.ProbesMode, Loops: c.loops, Logger: o.Logger, Registerer: c.cp.registry,
+		Peers: c.cp.peers.Follow, Liveness: c.liveness, TellRestarts: c.tellRestarts, ProbesMode: o.ProbesMode, Loops: c.loops, Logger: o.Logger, Registerer: c.cp.registry,
 		Drains: source.Drains{Taints: o.Kubernetes.Drain.Taints, MinServing: o.Kubernetes.Drain.MinServing, IgnoreNodes: o.Kubernetes.Drain.IgnoreNodes},
 	})
 	if err != nil {
@@ -185,7 +185,7 @@ func (c *cluster) connect() (connection, error) {
 	}
 	serve := func(ctx context.Context) error { return server.Serve(ctx, c.cp.listeners.webhook) }
 	tasks := slices.Concat(certificate.tasks, c.peerTasks(), []func(context.Context) error{c.controller.Run, serve})
-	return connection{tokens: authenticator, tasks: tasks, servingWaits: c.servingWaits()}, nil
+	return connection{tokens: authenticator, tasks: tasks, servingWaits: c.servingWaits(), restarts: podRestarts{c.controller.Restarts}}, nil
 }
 
 // authenticator returns what knows the tokens of agents.

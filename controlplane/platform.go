@@ -64,6 +64,8 @@ type connection struct {
 	tokens join.Authenticator
 	// tasks run as long as the control plane.
 	tasks []func(context.Context) error
+	// restarts says what agents are told of restarts, nil if none are granted.
+	restarts session.Restarts
 	// servingWaits are what else a rotation of the serving CA waits for, see rotation.ServingOptions.
 	servingWaits []func(context.Context, serving.Rotation) []string
 }

@@ -13,12 +13,12 @@ const (
 	Ready
 )
 
-// Reason says why an endpoint is NotReady.
+// Reason says why an endpoint is not Ready.
 type Reason uint8
 
 // The reasons, from the one that counts first.
 const (
-	// NoReason is that of endpoints that are not NotReady.
+	// NoReason is that of endpoints that are Ready, or Draining since their proxy ends or should get no new traffic.
 	NoReason Reason = iota
 	// DeclaredNotReady means that health.ready of the object is false.
 	DeclaredNotReady
@@ -35,12 +35,14 @@ const (
 	ListenerNotAccepted
 	// ApplicationNotReady means that the inbound's serviceProbe has failed, or that the agent has not said yet that it passes.
 	ApplicationNotReady
+	// LivenessHeld means that a guarded liveness probe of the pod fails: the endpoint is Draining.
+	LivenessHeld
 )
 
 // InboundHealth is the health of one inbound of a Dataplane.
 type InboundHealth struct {
 	Health Health
-	// Reason is set if Health is NotReady.
+	// Reason is set if Health is NotReady, and if it is Draining since a liveness probe fails.
 	Reason Reason
 }
 
@@ -65,6 +67,8 @@ func (s *state) inboundHealth(d *mesh.Dataplane, in *mesh.Inbound) InboundHealth
 		return InboundHealth{NotReady, ApplicationNotReady}
 	case o.Draining || o.Administrator != "":
 		return InboundHealth{Draining, NoReason}
+	case o.Held:
+		return InboundHealth{Draining, LivenessHeld}
 	default:
 		return InboundHealth{Ready, NoReason}
 	}

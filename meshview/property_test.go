@@ -42,7 +42,7 @@ func (in *randomInput) step(b *Builder) {
 	case 4:
 		id := mesh.MakeID(meshName, in.proxyName())
 		in.observed[id] = mesh.Observation{
-			Joined: in.rand.IntN(4) > 0, Draining: in.rand.IntN(2) == 0, Path: pick(in, "", "", "/workload/api", "/workload/web"),
+			Joined: in.rand.IntN(4) > 0, Draining: in.rand.IntN(2) == 0, Held: in.rand.IntN(2) == 0, Path: pick(in, "", "", "/workload/api", "/workload/web"),
 			NotServing: pick(in, "", mesh.MakeAddresses([]netip.AddrPort{mesh.AddrPort(in.address(), 80)})),
 		}
 		b.Observe(id, in.observed[id])

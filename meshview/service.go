@@ -102,6 +102,9 @@ func (s *state) objectEndpoint(meshName string, o *mesh.ServiceEndpoint) (e Endp
 		e.Health, e.Reason = NotReady, UnknownDataplane // whether it takes plain text is not known
 		return e, ""
 	}
+	if e.Health == Ready && s.observed[p.dataplane.ID()].Held {
+		e.Health, e.Reason = Draining, LivenessHeld
+	}
 	e.Sidecar, e.Node = true, cmp.Or(o.NodeName, p.dataplane.Node())
 	for in := range p.dataplane.Spec.Networking.ActiveInbounds() {
 		if in.Port == o.Port {

@@ -171,6 +171,46 @@ func TestNamedDataplaneComesLater(t *testing.T) {
 	check("the Dataplane goes", Endpoint{Health: NotReady})
 }
 
+// TestHeldEndpoints checks that an endpoint of a Service object drains while a liveness probe of its pod fails, and that one that is not ready stays so.
+func TestHeldEndpoints(t *testing.T) {
+	no := false
+	pod := func(name, address string) *mesh.Dataplane {
+		d := dataplane(name, address, "")
+		d.Identity = mesh.Identity{Path: "/ns/shop/sa/api", Instance: name}
+		return d
+	}
+	b := set(pod("api-1", "10.0.0.1"), pod("api-2", "10.0.0.2"), pod("api-3", "10.0.0.3"),
+		named("api", endpoint{"10.0.0.1", "api-1", nil}, endpoint{"10.0.0.2", "api-2", nil}, endpoint{"10.0.0.3", "api-3", &mesh.EndpointHealth{Ready: &no}}))
+	mustBuild(t, b)
+	steps := []struct {
+		what    string
+		proxy   mesh.ID
+		held    bool
+		want    []InboundHealth
+		serving []string
+	}{
+		{"one is held", "default/api-1", true, []InboundHealth{{Draining, LivenessHeld}, {Ready, NoReason}, {NotReady, DeclaredNotReady}}, []string{"10.0.0.2:80"}},
+		{"all are held", "default/api-2", true, []InboundHealth{{Draining, LivenessHeld}, {Draining, LivenessHeld}, {NotReady, DeclaredNotReady}}, []string{"10.0.0.1:80", "10.0.0.2:80"}},
+		{"one passes again", "default/api-1", false, []InboundHealth{{Ready, NoReason}, {Draining, LivenessHeld}, {NotReady, DeclaredNotReady}}, []string{"10.0.0.1:80"}},
+	}
+	for _, step := range steps {
+		b.Observe(step.proxy, mesh.Observation{Joined: true, Held: step.held})
+		c := mustBuild(t, b)
+		_, s := c.After.Service("default/api")
+		var got []InboundHealth
+		for _, e := range s.Endpoints {
+			got = append(got, InboundHealth{e.Health, e.Reason})
+		}
+		var serving []string
+		for _, e := range s.Serving() {
+			serving = append(serving, e.Address.String())
+		}
+		if diff := cmp.Diff(step.want, got) + cmp.Diff(step.serving, serving); diff != "" || !slices.Contains(c.Endpoints, s.ID()) {
+			t.Errorf("%s: endpoints and which of them serve (-want +got):\n%s\nthe change names the endpoints of %v", step.what, diff, c.Endpoints)
+		}
+	}
+}
+
 // TestHeadlessService checks that a headless service is reached at each of its endpoints, ready or not.
 func TestHeadlessService(t *testing.T) {
 	no := false

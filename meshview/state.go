@@ -246,7 +246,8 @@ func namedDataplanes(s *mesh.Service) []string {
 }
 
 func (s *state) observe(id mesh.ID, o mesh.Observation) {
-	if s.observed[id] == o {
+	was := s.observed[id]
+	if was == o {
 		return
 	}
 	meshName, name := mesh.SplitID(id)
@@ -268,6 +269,11 @@ func (s *state) observe(id mesh.ID, o mesh.Observation) {
 	}
 	m := s.touch(meshName)
 	m.dirtyProxies[name] = struct{}{}
+	if was.Held != o.Held { // of all that is observed, endpoints of Service objects depend on this alone
+		for service := range m.named[name] {
+			m.dirtyServices[service] = struct{}{}
+		}
+	}
 	for i, now := range s.inboundHealths(d) {
 		if now == before[i] {
 			continue

@@ -60,7 +60,7 @@ func (s *Service) ID() mesh.ID { return mesh.MakeID(s.Mesh, s.Name) }
 type Endpoint struct {
 	Address netip.AddrPort
 	Health  Health
-	// Reason is set if Health is NotReady.
+	// Reason is that of InboundHealth.
 	Reason Reason
 	// Proxy is the name of the Dataplane that answers, "" for an endpoint without a sidecar.
 	Proxy string

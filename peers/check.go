@@ -117,8 +117,22 @@ func (c *check) proxy(m *peerv1.Proxy) {
 	c.order("proxy.listeners.order", m.GetListeners().GetOrder())
 	c.addresses("proxy.listeners.accepted", m.GetListeners().GetAccepted())
 	c.reasons("proxy.listeners.refused", m.GetListeners().GetRefused())
+	c.order("proxy.liveness.order", m.GetLiveness().GetOrder())
+	c.liveness("proxy.liveness.said", m.GetLiveness().GetSaid())
 	c.time("proxy.waiting.since", m.GetWaiting().GetSince())
 	c.reason("proxy.waiting.reason", m.GetWaiting().GetReason())
+}
+
+func (c *check) liveness(field string, m *agentv1.Liveness) {
+	c.count(field, max(len(m.GetHeld()), len(m.GetPassing()), len(m.GetUnused())), agentv1.MaxReported)
+	c.text(field, m.GetPassing()...)
+	c.text(field, m.GetUnused()...)
+	for _, h := range m.GetHeld() {
+		c.text(field, h.GetContainer(), h.GetReason(), h.GetGrant())
+		if f := h.GetFailing(); f != nil && !f.IsValid() {
+			c.refuse(field+".failing", f, "must be a duration")
+		}
+	}
 }
 
 // reason checks a text of which the beginning is the control plane's own.

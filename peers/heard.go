@@ -25,7 +25,7 @@ const (
 type heard struct {
 	hello   *peerv1.Hello
 	replica *peerv1.Replica
-	proxies map[mesh.ID]*peerv1.Proxy // a message is replaced, never changed
+	proxies map[mesh.ID]statement
 	// complete says that a snapshot has ended. stale are the proxies that the current one has not named yet.
 	complete bool
 	stale    map[mesh.ID]struct{}
@@ -38,21 +38,27 @@ type heard struct {
 	answer  chan struct{}
 }
 
+// statement is what a replica has said of a proxy, and when that was heard. The message is replaced, never changed.
+type statement struct {
+	*peerv1.Proxy
+	at time.Time
+}
+
 // set needs Peers.mu.
-func (h *heard) set(m *peerv1.Proxy) error {
+func (h *heard) set(m *peerv1.Proxy, now time.Time) error {
 	id := m.GetId()
 	if _, known := h.proxies[id]; !known && len(h.proxies) >= maxProxies {
 		return status.Errorf(codes.ResourceExhausted, "a replica may report %d proxies", maxProxies)
 	}
 	delete(h.stale, id)
-	h.proxies[id] = m
+	h.proxies[id] = statement{m, now}
 	delete(h.answers, id) // until it is merged, see receiver.take
 	return nil
 }
 
 // await has Taken answer what was said of a proxy, if the replica waits for that. It needs Peers.mu.
 func (h *heard) await(m *peerv1.Proxy) {
-	if h.proxies[m.GetId()] == m && m.GetAwaited() {
+	if h.proxies[m.GetId()].Proxy == m && m.GetAwaited() {
 		h.answers[m.GetId()] = m.GetVersion()
 	}
 }
@@ -94,6 +100,8 @@ func (p *Peers) Taken(id mesh.ID) {
 type Said struct {
 	Replica string
 	Proxy   *peerv1.Proxy // must not be changed
+	// At is when it was heard, by the clock of this process.
+	At time.Time
 	// Lost is since when the replica is not heard, zero while it is.
 	Lost time.Time
 }
@@ -107,8 +115,8 @@ func (p *Peers) Heard(id mesh.ID) []Said {
 	defer p.mu.Unlock()
 	var all []Said
 	for name, h := range p.heard {
-		if m := h.proxies[id]; m != nil {
-			all = append(all, Said{Replica: name, Proxy: m, Lost: h.lost})
+		if m, known := h.proxies[id]; known {
+			all = append(all, Said{Replica: name, Proxy: m.Proxy, At: m.at, Lost: h.lost})
 		}
 	}
 	slices.SortFunc(all, func(a, b Said) int { return strings.Compare(a.Replica, b.Replica) })
@@ -172,7 +180,7 @@ func (p *Peers) Sweep(keep func(Said) bool) {
 	for name, h := range p.heard {
 		for _, m := range h.proxies {
 			if !h.lost.IsZero() {
-				lost = append(lost, Said{Replica: name, Proxy: m, Lost: h.lost})
+				lost = append(lost, Said{Replica: name, Proxy: m.Proxy, At: m.at, Lost: h.lost})
 			}
 		}
 	}
@@ -195,7 +203,7 @@ func (p *Peers) Sweep(keep func(Said) bool) {
 func (p *Peers) forget(s Said) {
 	p.mu.Lock()
 	h := p.heard[s.Replica]
-	same := h != nil && h.proxies[s.Proxy.GetId()] == s.Proxy && !h.lost.IsZero()
+	same := h != nil && h.proxies[s.Proxy.GetId()].Proxy == s.Proxy && !h.lost.IsZero()
 	if same {
 		delete(h.proxies, s.Proxy.GetId())
 	}

@@ -23,9 +23,11 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	peerv1 "github.com/sonde-mesh/sonde/api/peer/v1"
 	"github.com/sonde-mesh/sonde/identity/ca"
@@ -515,6 +517,10 @@ func TestBadProxies(t *testing.T) {
 		{Id: "default/web", Listeners: &peerv1.Listeners{Accepted: []string{"x"}}},
 		{Id: "default/web", Listeners: &peerv1.Listeners{Refused: map[string]string{"10.0.0.1:80": long}}},
 		{Id: "default/web", Listeners: &peerv1.Listeners{Order: &peerv1.Order{Time: -1}}},
+		{Id: "default/web", Liveness: &peerv1.Liveness{Order: &peerv1.Order{Count: -1}}},
+		{Id: "default/web", Liveness: &peerv1.Liveness{Said: &agentv1.Liveness{Held: make([]*agentv1.HeldLiveness, agentv1.MaxReported+1)}}},
+		{Id: "default/web", Liveness: &peerv1.Liveness{Said: &agentv1.Liveness{Held: []*agentv1.HeldLiveness{{Container: long}}}}},
+		{Id: "default/web", Liveness: &peerv1.Liveness{Said: &agentv1.Liveness{Held: []*agentv1.HeldLiveness{{Failing: &durationpb.Duration{Nanos: -1, Seconds: 1}}}}}},
 	}
 	for _, p := range append(bad, proxyOf("default/good", "one")) {
 		if err := stream.Send(&peerv1.ReportMessage{Message: &peerv1.ReportMessage_Proxy{Proxy: p}}); err != nil {

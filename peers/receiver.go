@@ -112,7 +112,7 @@ func (p *Peers) open(hello *peerv1.Hello) (*receiver, error) {
 	}
 	r := &receiver{peers: p, ended: make(chan struct{})}
 	h := &heard{
-		hello: hello, proxies: map[mesh.ID]*peerv1.Proxy{}, stale: map[mesh.ID]struct{}{}, end: r.endOnce(),
+		hello: hello, proxies: map[mesh.ID]statement{}, stale: map[mesh.ID]struct{}{}, end: r.endOnce(),
 		answers: map[mesh.ID]uint64{}, answer: make(chan struct{}, 1),
 	}
 	if old != nil {
@@ -252,7 +252,7 @@ func (r *receiver) change(m *peerv1.ReportMessage) (ids []mesh.ID, replica bool,
 	}
 	switch m := m.GetMessage().(type) {
 	case *peerv1.ReportMessage_Proxy:
-		return []mesh.ID{m.Proxy.GetId()}, false, h.set(m.Proxy)
+		return []mesh.ID{m.Proxy.GetId()}, false, h.set(m.Proxy, r.peers.o.Now())
 	case *peerv1.ReportMessage_Forgotten:
 		delete(h.proxies, m.Forgotten)
 		delete(h.answers, m.Forgotten)

@@ -24,6 +24,7 @@ type settings struct {
 	virtualPortBy   string          // the annotation that asks for it
 	probesMode      mesh.ProbesMode // "" if the pod names none
 	portRange       portRange
+	guarded         *bool         // nil if the pod does not say
 	excludeInbound  []int32       // without duplicates, in the user's order
 	excludeOutbound []int32       // the same
 	drainTime       time.Duration // 0 if the pod asks for none
@@ -36,7 +37,7 @@ type settings struct {
 var knownAnnotations = []string{
 	mesh.LabelInjection, mesh.LabelOwnInjection, mesh.LabelMesh,
 	mesh.AnnotationVirtualProbes, mesh.AnnotationVirtualProbesMode, mesh.AnnotationVirtualProbesPort, mesh.AnnotationVirtualProbesPortRange,
-	mesh.AnnotationProbeProxyPort,
+	mesh.AnnotationProbeProxyPort, mesh.AnnotationGuardedLiveness, mesh.AnnotationLiveness,
 	mesh.AnnotationDrainTime, mesh.AnnotationDrain, mesh.AnnotationLBHealthPort, mesh.AnnotationLBDrainTime,
 	mesh.AnnotationSidecarCPU, mesh.AnnotationSidecarCPULimit, mesh.AnnotationSidecarMemory, mesh.AnnotationSidecarMemoryLimit,
 	mesh.AnnotationExcludeInboundPorts, mesh.AnnotationExcludeOutboundPorts,
@@ -66,6 +67,10 @@ func readSettings(meta *metav1.ObjectMeta) (s settings, warnings []string, err e
 		warnings, err = s.readProbeProxyPort(value)
 		return err
 	})
+	read(mesh.AnnotationEnhancedLiveness, into(&s.guarded, parseEnhancedLiveness))
+	read(mesh.AnnotationGuardedLiveness, into(&s.guarded, parseSwitch)) // after OpenKruise's: it takes precedence
+	var liveness mesh.Liveness                                          // only checked: the control plane reads it from the pod
+	read(mesh.AnnotationLiveness, into(&liveness, mesh.ParseLiveness))
 	s.portRange = portRange{mesh.PortVirtualProbes, mesh.LastSparePort}
 	read(mesh.AnnotationVirtualProbesPortRange, into(&s.portRange, parsePortRange))
 	read(mesh.AnnotationDrainTime, into(&s.drainTime, parseDrainTime))

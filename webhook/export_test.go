@@ -17,6 +17,15 @@ func (o Options) WithRandom(r io.Reader) Options {
 // HasRandom reports whether the options have a source of their own.
 func (o Options) HasRandom() bool { return o.random != nil }
 
+// AgainProbeContext parses the annotation with the liveness probes, and returns its text anew.
+func AgainProbeContext(text string) (string, error) {
+	c, err := parseProbeContext(text)
+	if err != nil {
+		return "", err
+	}
+	return c.encode()
+}
+
 // InjectIn injects a pod in a namespace, as an admission does.
 func InjectIn(pod *corev1.Pod, ns *Namespace, o Options) (*corev1.Pod, error) {
 	if err := o.complete(); err != nil {

@@ -15,6 +15,7 @@ import (
 func FuzzReview(f *testing.F) {
 	f.Add(podReview("shop", seedPod(f)))
 	f.Add(podReview("shop", []byte(`{"metadata":{"annotations":{"traffic.kuma.io/exclude-inbound-ports":"1,2"}},"spec":{"containers":[{"name":"a"},{"name":"a","ports":[{"containerPort":9000}]}]}}`)))
+	f.Add(podReview("shop", []byte(`{"metadata":{"annotations":{"sonde.dev/guarded-liveness":"enabled","apps.kruise.io/container-probe-context":"[{\"name\":\"a\",\"livenessProbe\":{\"httpGet\":{\"port\":80}}}]"}},"spec":{"containers":[{"name":"a"}]}}`)))
 	f.Add(podReview("other", []byte(`{"spec":{"initContainers":[{"name":"kuma-sidecar","env":[{}]}],"containers":[null,{}]}}`)))
 	f.Add(objectReview("Mesh", "CREATE", `{"metadata":{"name":"blue"},"spec":{"mtls":{"enabledBackend":"a","backends":[{"name":"a","type":"builtin"}]}}}`, "null"))
 	f.Add(objectReview("Dataplane", "UPDATE", `{"metadata":{"name":"a"},"spec":{"networking":{"inbound":[[],{"x":1},null]}}}`, `{}`))

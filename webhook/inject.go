@@ -87,6 +87,8 @@ type injection struct {
 	used        map[int32]string // the pod's ports, and what uses them
 	mode        mesh.ProbesMode
 	enabled     bool            // probes are answered in the applications' place
+	guarded     bool            // liveness probes that fail wait until a restart is granted
+	context     probeContext    // the liveness probes in the annotation of a guarded pod
 	port        int32           // the virtual port; 0 if there is none
 	table       mesh.ProbeTable // of the probes and hooks that are answered in the applications' place
 	warnings    []string
@@ -111,8 +113,8 @@ func inject(pod *corev1.Pod, ns *Namespace, o *Options) (*injection, error) {
 		return in, err
 	}
 	for i, d := range decisions {
-		if d.Warn {
-			in.warn("%s: %s", in.handlers[i].field(), d.Why)
+		if why := d.warning(); why != "" {
+			in.warn("%s: %s", in.handlers[i].field(), why)
 		}
 		if d.Probe != nil && in.rewritten(in.handlers[i]) == nil {
 			in.rewrite(in.handlers[i], *d.Probe)
@@ -134,8 +136,7 @@ func inject(pod *corev1.Pod, ns *Namespace, o *Options) (*injection, error) {
 			in.warn("%s", why)
 		}
 	}
-	in.setMetadata()
-	return in, nil
+	return in, in.setMetadata()
 }
 
 // prepare reads and checks the pod. The error joins all that is wrong.
@@ -168,6 +169,9 @@ func (in *injection) prepare() (err error) {
 		in.form = in.earlier.form
 	}
 	if err := in.chooseMesh(); err != nil {
+		errs = append(errs, err)
+	}
+	if err := in.chooseGuarded(); err != nil {
 		errs = append(errs, err)
 	}
 	if err := in.chooseMode(); err != nil {
@@ -279,7 +283,7 @@ func (in *injection) addSidecar() {
 
 // setMetadata writes the mesh into a label, by which the control plane selects pods, and what else was decided into annotations,
 // unless the user has set them.
-func (in *injection) setMetadata() {
+func (in *injection) setMetadata() error {
 	meta := &in.pod.ObjectMeta
 	labels, annotations := map[string]string{}, map[string]string{}
 	if meta.Labels[mesh.LabelMesh] == "" {
@@ -290,7 +294,14 @@ func (in *injection) setMetadata() {
 	} else if in.port != in.earlier.port {
 		annotations[mesh.AnnotationVirtualProbesPort] = number(in.port)
 	}
-	in.write(labels, in.recordWarnings(annotations))
+	if in.guarded {
+		if err := in.recordGuarded(annotations); err != nil {
+			return err
+		}
+	}
+	annotations = in.recordWarnings(annotations)
+	in.write(labels, annotations)
+	return in.checkAnnotations(annotations)
 }
 
 // recordWarnings adds the annotation with the warnings to others, if it changes.

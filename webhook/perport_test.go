@@ -205,6 +205,9 @@ func randomPod(random *rand.Rand) *corev1.Pod {
 		pod.Annotations[mesh.AnnotationExcludeInboundPorts] = strconv.Itoa(9000 + random.IntN(21))
 	}
 	if random.IntN(3) == 0 {
+		pod.Annotations[mesh.AnnotationGuardedLiveness] = "enabled"
+	}
+	if random.IntN(3) == 0 {
 		pod.Annotations[mesh.AnnotationLBHealthPort] = strconv.Itoa(9000 + random.IntN(21))
 	}
 	return pod

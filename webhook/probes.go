@@ -30,6 +30,19 @@ type Decision struct {
 	Why string
 	// Warn says that Why is something that the user may not expect.
 	Warn bool
+	// Unguarded is why a liveness probe of a guarded pod is not guarded, "" for any other.
+	Unguarded string
+}
+
+// warning returns what users should be told, "" if nothing.
+func (d Decision) warning() string {
+	switch {
+	case d.Unguarded != "":
+		return "not guarded: " + d.Unguarded
+	case d.Warn:
+		return d.Why
+	}
+	return ""
 }
 
 // decideAll decides about all handlers, and makes the probe table of those that are answered in the application's place.
@@ -39,6 +52,7 @@ func (in *injection) decideAll() (decisions []Decision, err error) {
 		if err != nil {
 			return nil, err
 		}
+		d.Unguarded = in.unguarded(d)
 		decisions = append(decisions, d)
 	}
 	if in.perPort() {
@@ -59,7 +73,9 @@ func (in *injection) decideAll() (decisions []Decision, err error) {
 func (in *injection) decide(h handler) (Decision, error) {
 	d := Decision{Container: h.container.Name, Type: h.kind}
 	if p := in.rewritten(h); p != nil {
-		d.Probe = p
+		again := *p
+		in.markGuarded(h, &again)
+		d.Probe = &again
 		return d, nil
 	}
 	if d.Why, d.Warn = in.obstacle(h); d.Why != "" {
@@ -157,6 +173,7 @@ func (in *injection) translate(h handler) (mesh.Probe, error) {
 	if h.probe != nil {
 		p.TimeoutSeconds = h.probe.TimeoutSeconds
 	}
+	in.markGuarded(h, &p)
 	p.SetDefaults()
 	if !h.kind.IsHook() {
 		p.ID = h.container.Name + "-" + string(h.kind)

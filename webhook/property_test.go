@@ -80,6 +80,9 @@ func FuzzProbe(f *testing.F) {
 		pod.Annotations = map[string]string{
 			header: value, mesh.AnnotationExcludeInboundPorts: list, mesh.AnnotationVirtualProbes: "enabled",
 		}
+		if port%2 == 0 {
+			pod.Annotations[mesh.AnnotationGuardedLiveness] = "enabled"
+		}
 		text, err := json.Marshal(pod)
 		if err != nil {
 			t.Fatal(err)
@@ -148,9 +151,14 @@ func checkOnlyKnownChanges(t *testing.T, before, after *corev1.Pod) {
 		t.Fatalf("the agent refuses the probe table: %v, %q", err, unknown)
 	}
 	want, got := before.DeepCopy(), after.DeepCopy()
+	if after.Annotations[mesh.AnnotationGuardedLiveness] == "enabled" {
+		checkContext(t, want, after)
+		delete(want.Annotations, mesh.AnnotationProbeContext)
+		delete(got.Annotations, mesh.AnnotationProbeContext)
+	}
 	for _, annotation := range []string{
 		"kubectl.kubernetes.io/default-container", mesh.AnnotationVirtualProbes, mesh.AnnotationVirtualProbesMode,
-		mesh.AnnotationVirtualProbesPort, mesh.AnnotationInjectionWarnings,
+		mesh.AnnotationVirtualProbesPort, mesh.AnnotationInjectionWarnings, mesh.AnnotationGuardedLiveness,
 	} {
 		if _, ok := before.Annotations[annotation]; !ok {
 			delete(got.Annotations, annotation)
@@ -182,6 +190,55 @@ func checkOnlyKnownChanges(t *testing.T, before, after *corev1.Pod) {
 	}
 	if diff := cmp.Diff(asJSON(t, want), asJSON(t, got)); diff != "" {
 		t.Errorf("the injection cannot be taken back (-before +taken back):\n%s", diff)
+	}
+}
+
+// contextOf returns the liveness probes in the annotation, by container.
+func contextOf(t testing.TB, pod *corev1.Pod) map[string]*corev1.Probe {
+	t.Helper()
+	var list []struct {
+		Name          string        `json:"name"`
+		LivenessProbe *corev1.Probe `json:"livenessProbe"`
+	}
+	if text, ok := pod.Annotations[mesh.AnnotationProbeContext]; ok {
+		if err := json.Unmarshal([]byte(text), &list); err != nil {
+			t.Fatalf("%s: %s: %v", mesh.AnnotationProbeContext, text, err)
+		}
+	}
+	probes := map[string]*corev1.Probe{}
+	for _, entry := range list {
+		probes[entry.Name] = entry.LivenessProbe
+	}
+	return probes
+}
+
+func containersOf(pod *corev1.Pod) (all []*corev1.Container) {
+	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range containers {
+			all = append(all, &containers[i])
+		}
+	}
+	return all
+}
+
+// checkContext checks that the annotation of a guarded pod has all liveness probes as they were before its injection, and no others. Containers
+// without one get the one that the annotation had for them.
+func checkContext(t *testing.T, before, after *corev1.Pod) {
+	t.Helper()
+	had, want, got := contextOf(t, before), map[string]*corev1.Probe{}, contextOf(t, after)
+	for _, c := range containersOf(before) {
+		switch {
+		case c.LivenessProbe == nil:
+			c.LivenessProbe = had[c.Name].DeepCopy()
+		case had[c.Name] != nil && got[c.Name] != nil: // it may be written in two ways
+			got[c.Name] = c.LivenessProbe
+		}
+		if c.LivenessProbe != nil {
+			want[c.Name] = c.LivenessProbe
+		}
+	}
+	if diff := cmp.Diff(asJSON(t, want), asJSON(t, got)); diff != "" {
+		t.Errorf("%s (-before +injected):\n%s", mesh.AnnotationProbeContext, diff)
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 type Namespace struct {
 	Name   string
 	Labels map[string]string
-	// Annotations, of which sonde.dev/virtual-probes-mode, sonde.dev/meshes and those for the resources of the sidecar are read.
+	// Annotations, of which sonde.dev/virtual-probes-mode, sonde.dev/guarded-liveness, sonde.dev/meshes and those for the resources of the sidecar are read.
 	Annotations map[string]string
 }
 

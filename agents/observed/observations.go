@@ -10,9 +10,10 @@ import (
 type facts struct {
 	mesh.Observation
 	// session is the order of the one that has said whether the proxy drains; reported that of the one by which NotServing is known, if
-	// applications is set; stream that of the ADS stream by which Listeners are known, if ListenersKnown is set.
-	session, reported, stream Order
-	applications              bool
+	// applications is set; heldBy that of the one by which Held is known, if liveness is set; stream that of the ADS stream by which Listeners are
+	// known, if ListenersKnown is set.
+	session, reported, heldBy, stream Order
+	applications, liveness            bool
 }
 
 // observations has the Observation of each proxy, and passes each change on.

@@ -35,6 +35,9 @@ func (s *State) merge(id mesh.ID, own facts) mesh.Observation {
 		if order := OrderOf(m.GetApplications().GetOrder()); m.GetApplications() != nil && (!own.applications || order.Compare(own.reported) > 0) {
 			own.applications, own.reported, own.NotServing = true, order, mesh.MakeAddresses(slices.Collect(maps.Keys(reasonsOf(m.GetApplications().GetNotServing()))))
 		}
+		if order := OrderOf(m.GetLiveness().GetOrder()); m.GetLiveness() != nil && (!own.liveness || order.Compare(own.heldBy) > 0) {
+			own.liveness, own.heldBy, own.Held = true, order, len(m.GetLiveness().GetSaid().GetHeld()) > 0
+		}
 		if order := OrderOf(m.GetListeners().GetOrder()); m.GetListeners() != nil && (!own.ListenersKnown || order.Compare(own.stream) > 0) {
 			own.ListenersKnown, own.stream, own.Listeners = true, order, mesh.MakeAddresses(addressesOf(m.GetListeners().GetAccepted()))
 		}
@@ -78,6 +81,7 @@ func (s *State) newestApplications(id mesh.ID, newest report) report {
 func (s *State) Heard(id mesh.ID) {
 	s.hearIdentity(id)
 	s.observed.heard(id)
+	s.refreshHeld(id)
 }
 
 // hearIdentity tells the authority which certificates a proxy has by what others say, and what it uses if its newest session is elsewhere.
@@ -125,7 +129,8 @@ func (s *State) Tell(id mesh.ID, m *peerv1.Proxy) bool {
 	s.mu.Lock()
 	m.Certificate = s.issued[id]
 	s.mu.Unlock()
-	return m.GetApplications() != nil || m.GetListeners() != nil || m.GetCertificate() != nil
+	m.Liveness = s.tellHeld(id)
+	return m.GetApplications() != nil || m.GetListeners() != nil || m.GetLiveness() != nil || m.GetCertificate() != nil
 }
 
 func texts(reasons map[netip.AddrPort]string) map[string]string {
@@ -138,7 +143,7 @@ func texts(reasons map[netip.AddrPort]string) map[string]string {
 
 // Told returns the proxies for which Tell has something.
 func (s *State) Told() []mesh.ID {
-	ids := s.observed.which(func(f facts) bool { return f.applications || f.ListenersKnown })
+	ids := s.observed.which(func(f facts) bool { return f.applications || f.ListenersKnown || f.liveness })
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for id := range s.issued {

@@ -1,5 +1,5 @@
 // Package observed keeps what is known of each proxy beside its Dataplane: whether it has joined, with which identity, whether it drains, what
-// its Envoy has accepted, and whether its applications can take traffic. All of it makes one mesh.Observation, which the view's builder gets.
+// its Envoy has accepted, whether its applications can take traffic, and which guarded liveness probes fail. All of it makes one mesh.Observation, which the view's builder gets.
 // What agents do not say again is kept in a storage.
 package observed
 
@@ -28,7 +28,7 @@ type Storage interface {
 	List(directory string) ([]string, error)
 }
 
-// Options of a State. All are required but Storage.
+// Options of a State. All are required but Storage and Held.
 type Options struct {
 	// Authority knows which proxies have joined.
 	Authority *identity.Authority
@@ -39,6 +39,8 @@ type Options struct {
 	View func() *meshview.View
 	// Observe passes the whole Observation of a proxy to the view's builder, and returns at once. It must not call the State.
 	Observe func(proxy mesh.ID, o mesh.Observation)
+	// Held is told of proxies of which PodLiveness says something else. It returns at once, and must not call the State. Default: nothing is.
+	Held func(proxy mesh.ID)
 	// Peers are the other replicas, nil for none.
 	Peers  *peers.Peers
 	Logger *slog.Logger
@@ -61,6 +63,7 @@ type State struct {
 	drainedLock sync.Mutex
 	// applications says which cannot take traffic. Other replicas are told.
 	applications *applications
+	held         heldLiveness
 
 	mu sync.Mutex
 	// refused says why Envoy refuses inbound listeners, by address. Other replicas are told.
@@ -77,11 +80,15 @@ type State struct {
 
 // New returns a State. It reads from the storage what was known before the restart, and passes it to Observe, so that the first view has it.
 func New(o Options) (*State, error) {
+	if o.Held == nil {
+		o.Held = func(mesh.ID) {}
+	}
 	s := &State{
 		o:                 o,
 		drains:            directory{"draining", o.Storage},
 		drained:           directory{"drained", o.Storage},
 		unacceptedRecords: directory{"unaccepted", o.Storage},
+		held:              heldLiveness{own: map[mesh.ID]heldReport{}, newest: map[mesh.ID]PodLiveness{}},
 		refused:           map[mesh.ID]map[netip.AddrPort]string{},
 		streams:           map[mesh.ID]time.Time{},
 		issued:            map[mesh.ID]*peerv1.Certificate{},
@@ -114,6 +121,7 @@ func (s *State) ObserveIdentity(id mesh.ID) {
 	s.observed.update(id, func(f *facts) { f.Joined, f.Path = joined, path })
 	if !joined {
 		s.forgetListeners(id)
+		s.dropHeld(id)
 		s.logUnkept(context.Background(), id, s.applications.drop(id))
 	}
 }
@@ -129,6 +137,7 @@ func (s *State) Replaced(ctx context.Context, now identity.Subject, hadSession b
 		s.o.Logger.ErrorContext(ctx, "drain record not removed", "mesh", now.Mesh, "proxy", now.Dataplane, "err", err)
 	}
 	s.observeDraining(id, false)
+	s.dropHeld(id)
 	s.ForgetIssued(id)
 	s.ObserveIdentity(id)
 }
@@ -160,6 +169,7 @@ func (s *State) Forget(ctx context.Context, sessions Sessions) {
 	if err := s.applications.forget(gone); err != nil {
 		s.o.Logger.ErrorContext(ctx, "records of applications not removed", "err", err)
 	}
+	s.forgetHeld(gone)
 	s.forgetTold(gone)
 }
 

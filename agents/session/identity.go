@@ -57,7 +57,8 @@ func (s *Sessions) push(sess *session) error {
 	}
 	other, differs := s.o.Observed.CheckWorkload(sess.stream.Context(), sess.peer.ID())
 	p := push{due.CA + other.Dataplane, inUse.GetLeafSerial()}
-	if !(due.NewLeaf && s.allSign(sess.peer.Mesh, due.CA) || differs) || sess.pushedRenewal == p || !sess.mayAskAgain(p.what) {
+	needed := differs || due.NewLeaf && s.allSign(sess.peer.Mesh, due.CA)
+	if !needed || sess.pushedRenewal == p || !sess.mayAskAgain(p.what) {
 		return nil
 	}
 	sess.pushedRenewal = p

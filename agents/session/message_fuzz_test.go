@@ -17,6 +17,7 @@ import (
 	"github.com/sonde-mesh/sonde/agents/agentstest"
 	"github.com/sonde-mesh/sonde/agents/observed"
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/identity"
 )
 
@@ -31,7 +32,7 @@ func fuzzSessions(f testing.TB) (*Sessions, identity.Subject) {
 		f.Fatal(err)
 	}
 	s, err := New(Options{
-		Authority: p.Authority, Observed: known, View: p.Builder.View, Reported: func(context.Context, string) {}, ProbeFailed: func(ProbeFailure) {},
+		Authority: p.Authority, Observed: known, View: p.Builder.View, Reported: func(context.Context, string) {}, ProbeFailed: func(ProbeFailure) {}, Restarts: noRestarts{},
 		Logger: slog.New(slog.DiscardHandler), Now: time.Now, Limits: DefaultLimits(),
 	})
 	if err != nil {
@@ -39,6 +40,12 @@ func fuzzSessions(f testing.TB) (*Sessions, identity.Subject) {
 	}
 	return s, p.Subject
 }
+
+// noRestarts grants none.
+type noRestarts struct{}
+
+func (noRestarts) Of(mesh.ID) *agentv1.Restarts { return nil }
+func (noRestarts) Held(mesh.ID)                 {}
 
 func fuzzEncoded(f *testing.F, m proto.Message) []byte {
 	f.Helper()
@@ -81,6 +88,7 @@ func FuzzSession(f *testing.F) {
 		&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Version{Version: &agentv1.Version{Envoy: "1.40.0"}}},
 		&agentv1.AgentMessage{Message: &agentv1.AgentMessage_ProbeFailures{ProbeFailures: &agentv1.ProbeFailures{}}},
 		&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Readiness{Readiness: &agentv1.Readiness{}}},
+		&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Liveness{Liveness: &agentv1.Liveness{Held: []*agentv1.HeldLiveness{{Container: "app", Reason: "refused"}}}}},
 		&agentv1.AgentMessage{Message: &agentv1.AgentMessage_EnvoyState{EnvoyState: &agentv1.EnvoyState{Down: "exit status 1"}}})
 	f.Fuzz(func(t *testing.T, data []byte) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -20,7 +20,10 @@ import (
 // Limits of one session.
 const (
 	maxMessage  = 16 << 10 // bytes
+	maxLiveness = 32 << 10 // bytes: more than one has in which everything is as long as it may be
 	maxFeatures = 32
+	// maxGrant is how long the name of a grant may be: as that of any object of Kubernetes.
+	maxGrant = 253
 	// messageRate, per second, is far more than an agent sends. Beyond it, messages are read more slowly.
 	messageRate  = 5
 	messageBurst = 20
@@ -30,7 +33,7 @@ const (
 	outboxSize = 3
 )
 
-// features are those of this control plane.
+// features are those of each control plane, see offered.
 var features = []string{
 	agentv1.FeatureInbounds, agentv1.FeatureProbeFailures, agentv1.FeaturePerPortProbes, agentv1.FeatureDrainState, agentv1.FeatureServiceProbes,
 	agentv1.FeatureEnvoyState, agentv1.FeatureEndpoints,
@@ -177,6 +180,14 @@ func levelOf(moves bool) slog.Level {
 // moves reports whether the agent was asked to connect again since the connection has reached its age.
 func (sess *session) moves() bool { return mtls.Aged(sess.stream.Context()) }
 
+// offered returns the features of this control plane.
+func (s *Sessions) offered() []string {
+	if s.o.Restarts == nil {
+		return features
+	}
+	return append(slices.Clone(features), agentv1.FeatureRestartGrants)
+}
+
 // serve runs a session after its Hello.
 func (s *Sessions) serve(sess *session, hello *agentv1.Hello, messages <-chan received) error {
 	defer sess.stopDrainPoll()
@@ -187,7 +198,7 @@ func (s *Sessions) serve(sess *session, hello *agentv1.Hello, messages <-chan re
 	if err := s.setDraining(sess, hello.GetDraining()); err != nil {
 		return err
 	}
-	welcome := &agentv1.Welcome{Version: &agentv1.Version{Sonde: s.o.Version}, Features: features}
+	welcome := &agentv1.Welcome{Version: &agentv1.Version{Sonde: s.o.Version}, Features: s.offered()}
 	if err := sess.stream.Send(&agentv1.ControlMessage{Message: &agentv1.ControlMessage_Welcome{Welcome: welcome}}); err != nil {
 		return err
 	}
@@ -233,8 +244,12 @@ func (s *Sessions) converse(sess *session, messages <-chan received) error {
 }
 
 func (s *Sessions) handle(sess *session, message *agentv1.AgentMessage) error {
-	if proto.Size(message) > maxMessage {
-		return status.Errorf(codes.InvalidArgument, "a message of more than %d bytes", maxMessage)
+	most := maxMessage
+	if message.GetLiveness() != nil {
+		most = maxLiveness
+	}
+	if proto.Size(message) > most {
+		return status.Errorf(codes.InvalidArgument, "a message of more than %d bytes", most)
 	}
 	switch m := message.GetMessage().(type) {
 	case *agentv1.AgentMessage_Draining:
@@ -248,6 +263,8 @@ func (s *Sessions) handle(sess *session, message *agentv1.AgentMessage) error {
 		return s.probesFailed(sess, m.ProbeFailures)
 	case *agentv1.AgentMessage_Readiness:
 		return s.readinessChanged(sess, m.Readiness)
+	case *agentv1.AgentMessage_Liveness:
+		return s.livenessChanged(sess, m.Liveness)
 	case *agentv1.AgentMessage_Pong:
 		sess.rival.answered()
 		return nil

@@ -17,7 +17,7 @@ import (
 	"github.com/sonde-mesh/sonde/peers"
 )
 
-// Options of Sessions. All are required but ServingCA, ProbeFailed, Registerer and Limits.
+// Options of Sessions. All are required but ServingCA, ProbeFailed, Restarts, Registerer and Limits.
 type Options struct {
 	Authority *identity.Authority
 	// Observed gets what agents report.
@@ -35,6 +35,8 @@ type Options struct {
 	Duplicate func(ctx context.Context, who identity.Subject, err error)
 	// ProbeFailed is told of probes that fail. It must return at once.
 	ProbeFailed func(ProbeFailure)
+	// Restarts says what agents are told of restarts. Default: none are granted, and agents tell the kubelet the truth.
+	Restarts Restarts
 	// Version of the control plane, to tell agents.
 	Version    string
 	Logger     *slog.Logger

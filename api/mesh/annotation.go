@@ -8,9 +8,10 @@ import (
 
 // Errors of annotations and labels: each says what is allowed.
 var (
-	errSwitch = errors.New("must be enabled or disabled")
-	errPort   = errors.New(AllowedPort)
-	errPorts  = errors.New("must be ports from 1 to 65535 with commas between them, or empty")
+	errSwitch   = errors.New("must be enabled or disabled")
+	errPort     = errors.New(AllowedPort)
+	errLiveness = errors.New("must be suspended or native")
+	errPorts    = errors.New("must be ports from 1 to 65535 with commas between them, or empty")
 )
 
 // ParseSwitch parses the value of an annotation or label that switches something on or off, such as AnnotationVirtualProbes. The error

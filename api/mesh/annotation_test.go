@@ -20,6 +20,19 @@ func TestParseSwitch(t *testing.T) {
 	}
 }
 
+func TestParseLiveness(t *testing.T) {
+	for _, value := range []mesh.Liveness{mesh.LivenessSuspended, mesh.LivenessNative} {
+		if got, err := mesh.ParseLiveness(string(value)); got != value || err != nil {
+			t.Errorf("ParseLiveness(%q) = %q, %v", value, got, err)
+		}
+	}
+	for _, value := range []string{"", "enabled", "Native", "suspended "} {
+		if got, err := mesh.ParseLiveness(value); got != "" || err == nil || err.Error() != "must be suspended or native" {
+			t.Errorf("ParseLiveness(%q) = %q, %v", value, got, err)
+		}
+	}
+}
+
 func TestParsePorts(t *testing.T) {
 	tests := map[string]struct {
 		ports []uint32

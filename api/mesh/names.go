@@ -83,6 +83,8 @@ const (
 	Version = "v1alpha1"
 	// OwnPrefix of labels and annotations that only Sonde has.
 	OwnPrefix = Group + "/"
+	// kruisePrefix of annotations shared with OpenKruise.
+	kruisePrefix = "apps.kruise.io/"
 
 	// LabelNode is a label of a Dataplane: the node that it is on, for services whose InternalTrafficPolicy is TrafficLocal.
 	LabelNode = OwnPrefix + "node"
@@ -103,6 +105,16 @@ const (
 	// AnnotationVirtualProbesMode is the ProbesMode that a pod was injected with, or that an operator asks for on a pod or namespace. On
 	// a written Dataplane it is a label.
 	AnnotationVirtualProbesMode = OwnPrefix + "virtual-probes-mode"
+	// AnnotationGuardedLiveness of a pod or its namespace is enabled or disabled: whether a liveness probe that fails waits until a restart is
+	// granted. The pod wins.
+	AnnotationGuardedLiveness = OwnPrefix + "guarded-liveness"
+	// AnnotationEnhancedLiveness is OpenKruise's: "true" on a pod means the same as AnnotationGuardedLiveness enabled, and "false" as disabled.
+	// AnnotationGuardedLiveness on the pod takes precedence.
+	AnnotationEnhancedLiveness = kruisePrefix + "using-enhanced-liveness"
+	// AnnotationProbeContext is OpenKruise's, too: the liveness probes of a pod as the user wrote them, in JSON.
+	AnnotationProbeContext = kruisePrefix + "container-probe-context"
+	// AnnotationLiveness of a pod is a Liveness, for emergencies.
+	AnnotationLiveness = OwnPrefix + "liveness"
 	// AnnotationDrainTime is how long a drain may wait for open requests and connections.
 	AnnotationDrainTime = Prefix + "sidecar-drain-time"
 	// AnnotationLBHealthPort is the port at which the agent answers load balancers; without it there is none. AnnotationLBDrainTime is how

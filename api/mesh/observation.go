@@ -14,6 +14,8 @@ type Observation struct {
 	// Draining proxies get new traffic only if no other endpoint is ready. It is set until a Hello of the agent that does
 	// not say so.
 	Draining bool
+	// Held says that a guarded liveness probe of the pod fails, whether or not a restart is granted. Such a proxy counts as one that drains.
+	Held bool
 	// Administrator says why an administrator drains the proxy; "" if none does. In a pod an annotation says it.
 	Administrator string
 	// Path is the SPIFFE path that the certificate in use names, "" if that is not known.

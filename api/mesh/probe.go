@@ -47,6 +47,26 @@ func ParseProbesMode(text string) (ProbesMode, error) {
 	return "", errors.New(AllowedProbesMode)
 }
 
+// Liveness is what an operator asks of the guarded liveness probes of a running pod.
+type Liveness string
+
+// Values of AnnotationLiveness.
+const (
+	// LivenessSuspended: no failure restarts a container.
+	LivenessSuspended Liveness = "suspended"
+	// LivenessNative: the kubelet decides alone, as if they were not guarded.
+	LivenessNative Liveness = "native"
+)
+
+// ParseLiveness parses the value of AnnotationLiveness. The error says what is allowed.
+func ParseLiveness(text string) (Liveness, error) {
+	switch l := Liveness(text); l {
+	case LivenessSuspended, LivenessNative:
+		return l, nil
+	}
+	return "", errLiveness
+}
+
 // Probe is a probe or hook as the user wrote it, with named ports resolved. It has exactly one of HTTPGet, TCPSocket
 // and GRPC.
 type Probe struct {
@@ -58,13 +78,14 @@ type Probe struct {
 	Type ProbeType `json:"type,omitempty"`
 	// TimeoutSeconds of one check. Default 1. Hooks have none.
 	TimeoutSeconds int32 `json:"timeoutSeconds,omitempty"`
-	// Guarded says of a liveness probe that its failure restarts the container only while the control plane grants that. FailureThreshold and
-	// PeriodSeconds are those of a guarded probe, else 0.
-	Guarded          bool  `json:"guarded,omitempty"`
-	FailureThreshold int32 `json:"failureThreshold,omitempty"`
-	PeriodSeconds    int32 `json:"periodSeconds,omitempty"`
 	// VirtualPort is the port of its own that a TCP or gRPC probe has in ProbesPerPort mode, else 0.
 	VirtualPort int32 `json:"virtualPort,omitempty"`
+	// Guarded says that a failure waits until a restart of the container is granted. Only liveness probes are guarded.
+	Guarded bool `json:"guarded,omitempty"`
+	// FailureThreshold and PeriodSeconds are those of a probe that is guarded, with defaults 3 and 10: how many failures in a row restart the
+	// container, and how far apart checks are. Others have none.
+	FailureThreshold int32 `json:"failureThreshold,omitempty"`
+	PeriodSeconds    int32 `json:"periodSeconds,omitempty"`
 
 	HTTPGet   *HTTPGetProbe   `json:"httpGet,omitempty"`
 	TCPSocket *TCPSocketProbe `json:"tcpSocket,omitempty"`

@@ -2,6 +2,7 @@ package mesh
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -89,6 +90,7 @@ func (d *probeDecoder) probe(data json.RawMessage) (Probe, []error) {
 	var httpGet, tcpSocket, grpc json.RawMessage
 	d.object("", data, map[string]any{
 		"id": &p.ID, "container": &p.Container, "type": &p.Type, "timeoutSeconds": &p.TimeoutSeconds, "virtualPort": &p.VirtualPort,
+		"guarded": &p.Guarded, "failureThreshold": &p.FailureThreshold, "periodSeconds": &p.PeriodSeconds,
 		"httpGet": &httpGet, "tcpSocket": &tcpSocket, "grpc": &grpc,
 	})
 	if given(httpGet) {
@@ -173,6 +175,8 @@ func expected(field any) string {
 		return "a number without quotes, at most 2147483647"
 	case *[]json.RawMessage:
 		return "a list"
+	case *bool:
+		return "true or false"
 	}
 	return "a string"
 }
@@ -181,6 +185,9 @@ func expected(field any) string {
 func (p *Probe) SetDefaults() {
 	if p.TimeoutSeconds == 0 && !p.Type.IsHook() {
 		p.TimeoutSeconds = 1
+	}
+	if p.Guarded {
+		p.FailureThreshold, p.PeriodSeconds = cmp.Or(p.FailureThreshold, 3), cmp.Or(p.PeriodSeconds, 10)
 	}
 	for h := range p.handlers {
 		h.setDefaults()
@@ -205,6 +212,36 @@ func (p *Probe) virtualPortProblem() string {
 	return ""
 }
 
+// guardedProblem returns why the probe cannot be guarded, "" if it can, or need not.
+func (p *Probe) guardedProblem() string {
+	const refused = "must not be there: "
+	switch {
+	case !p.Guarded:
+		return ""
+	case p.Type != ProbeLiveness:
+		return refused + "only a probe of type liveness is guarded"
+	case p.Container == "":
+		return refused + "a restart is that of a container, and none is named"
+	case p.VirtualPort != 0:
+		return refused + "a probe with a virtualPort is not guarded"
+	}
+	return ""
+}
+
+// numberProblems returns what is wrong with numbers that may be left out.
+func (p *Probe) numberProblems() []error {
+	var errs []error
+	for _, n := range []struct {
+		field string
+		value int32
+	}{{"timeoutSeconds", p.TimeoutSeconds}, {"failureThreshold", p.FailureThreshold}, {"periodSeconds", p.PeriodSeconds}} {
+		if n.value < 0 {
+			errs = append(errs, &FieldError{Field: n.field, Value: strconv.Itoa(int(n.value)), Allowed: "must be at least 1"})
+		}
+	}
+	return errs
+}
+
 func (p *Probe) problems() []error {
 	var errs []error
 	wrong := func(field, value, allowed string) {
@@ -216,8 +253,9 @@ func (p *Probe) problems() []error {
 	if !slices.Contains(probeTypes, p.Type) {
 		wrong("type", string(p.Type), "must be startup, liveness, readiness, postStart or preStop")
 	}
-	if p.TimeoutSeconds < 0 {
-		wrong("timeoutSeconds", strconv.Itoa(int(p.TimeoutSeconds)), "must be at least 1")
+	errs = append(errs, p.numberProblems()...)
+	if allowed := p.guardedProblem(); allowed != "" {
+		wrong("guarded", "true", allowed)
 	}
 	names := p.handlerNames()
 	for _, name := range names {

@@ -42,6 +42,24 @@ func TestParseProbeTable(t *testing.T) {
 			data: `[{"type":"preStop","id":"1","timeoutSeconds":0,"httpGet":{"path":"","port":65535,"scheme":"","httpHeaders":null}}]`,
 			want: mesh.ProbeTable{{ID: "1", Type: mesh.ProbePreStop, HTTPGet: &mesh.HTTPGetProbe{Path: "/", Port: 65535, Scheme: "HTTP"}}},
 		},
+		"guarded": {
+			data: `[{"container":"app","type":"liveness","guarded":true,"failureThreshold":5,"periodSeconds":60,"tcpSocket":{"port":1}}]`,
+			want: mesh.ProbeTable{{
+				Container: "app", Type: mesh.ProbeLiveness, TimeoutSeconds: 1, Guarded: true, FailureThreshold: 5, PeriodSeconds: 60,
+				TCPSocket: &mesh.TCPSocketProbe{Port: 1},
+			}},
+		},
+		"guarded, with defaults": {
+			data: `[{"container":"app","type":"liveness","guarded":true,"periodSeconds":0,"tcpSocket":{"port":1}},
+				{"container":"app","type":"liveness","guarded":false,"grpc":{"port":1}}]`,
+			want: mesh.ProbeTable{
+				{
+					Container: "app", Type: mesh.ProbeLiveness, TimeoutSeconds: 1, Guarded: true, FailureThreshold: 3, PeriodSeconds: 10,
+					TCPSocket: &mesh.TCPSocketProbe{Port: 1},
+				},
+				{Container: "app", Type: mesh.ProbeLiveness, TimeoutSeconds: 1, GRPC: &mesh.GRPCProbe{Port: 1}},
+			},
+		},
 		"unknown keys, known ones in another case": {
 			data: `[{"new":1,"TCPSocket":{},"tcpSocket":{"port":1,"host":"h"}},
 				{"new":2,"httpGet":{"port":1,"httpHeaders":[{"name":"A","secret":1},{"name":"B","secret":2}]}}]`,
@@ -93,23 +111,32 @@ func TestParseProbeTableErrors(t *testing.T) {
 		"no handler object": {
 			`[{"httpGet":[]}]`, []string{"httpGet:", "must be an object"},
 		},
-		"scheme":        {`[{"httpGet":{"port":1,"scheme":"https"}}]`, []string{"httpGet.scheme", `"https"`, "HTTP or HTTPS"}},
-		"type":          {`[{"type":"ready","grpc":{"port":1}}]`, []string{"type", `"ready"`, "readiness"}},
-		"timeout":       {`[{"timeoutSeconds":-1,"grpc":{"port":1}}]`, []string{"timeoutSeconds", `"-1"`, "at least 1"}},
-		"long timeout":  {`[{"timeoutSeconds":2147483648,"grpc":{"port":1}}]`, []string{"timeoutSeconds", "2147483648", "at most 2147483647"}},
-		"hook by TCP":   {`[{"type":"postStart","id":"1","tcpSocket":{"port":1}}]`, []string{"tcpSocket", "a hook must have httpGet"}},
-		"id":            {`[{"id":"a b","grpc":{"port":1}}]`, []string{"id", `"a b"`, "visible ASCII"}},
-		"long id":       {`[{"id":"` + strings.Repeat("x", 257) + `","grpc":{"port":1}}]`, []string{"at most 256"}},
-		"same id":       {`[{"id":"a","grpc":{"port":1}},{"id":"a","grpc":{"port":2}}]`, []string{"probes[1]", `id: "a"`, "probes[0] has it too"}},
-		"virtual port":  {`[{"virtualPort":70000,"grpc":{"port":1}}]`, []string{"virtualPort", `"70000"`, "from 1 to 65535"}},
-		"HTTP's own":    {`[{"virtualPort":9001,"httpGet":{"port":1}}]`, []string{"virtualPort", `"9001"`, "httpGet has no port of its own"}},
-		"itself":        {`[{"virtualPort":1,"grpc":{"port":1}}]`, []string{"virtualPort", `"1"`, "must not be the application's port"}},
-		"same port":     {`[{"virtualPort":9,"grpc":{"port":1}},{"virtualPort":9,"tcpSocket":{"port":2}}]`, []string{"probes[1]", `virtualPort: "9"`, "probes[0] has it too"}},
-		"headers":       {`[{"httpGet":{"port":1,"httpHeaders":{}}}]`, []string{"httpGet.httpHeaders", "must be a list"}},
-		"a header":      {`[{"httpGet":{"port":1,"httpHeaders":["secret"]}}]`, []string{"httpGet.httpHeaders[0]", "must be an object"}},
-		"header value":  {`[{"httpGet":{"port":1,"httpHeaders":[{"name":"A","value":["secret"]}]}}]`, []string{"httpGet.httpHeaders[0].value", "must be a string"}},
-		"all of them":   {`[{"grpc":{"port":0}},{"grpc":{"port":1}},{"tcpSocket":{"port":0}}]`, []string{"probes[0]", "probes[2]"}},
-		"hidden values": {`[{"path":1,"grpc":{"port":[1]}}]`, []string{"grpc.port", "[1]"}},
+		"scheme":            {`[{"httpGet":{"port":1,"scheme":"https"}}]`, []string{"httpGet.scheme", `"https"`, "HTTP or HTTPS"}},
+		"type":              {`[{"type":"ready","grpc":{"port":1}}]`, []string{"type", `"ready"`, "readiness"}},
+		"timeout":           {`[{"timeoutSeconds":-1,"grpc":{"port":1}}]`, []string{"timeoutSeconds", `"-1"`, "at least 1"}},
+		"threshold":         {`[` + named + `"guarded":true,"failureThreshold":-1,"grpc":{"port":1}}]`, []string{`container "app"`, `failureThreshold: "-1": must be at least 1`}},
+		"period":            {`[` + named + `"guarded":true,"periodSeconds":-10,"grpc":{"port":1}}]`, []string{`periodSeconds: "-10": must be at least 1`}},
+		"half a period":     {`[` + named + `"guarded":true,"periodSeconds":0.5,"grpc":{"port":1}}]`, []string{"periodSeconds", "0.5", "number without quotes"}},
+		"quoted threshold":  {`[` + named + `"failureThreshold":"3","grpc":{"port":1}}]`, []string{"failureThreshold", "number without quotes"}},
+		"quoted guard":      {`[` + named + `"guarded":"true","grpc":{"port":1}}]`, []string{"guarded", "must be true or false"}},
+		"guarded readiness": {`[{"container":"app","type":"readiness","guarded":true,"grpc":{"port":1}}]`, []string{`guarded: "true": must not be there: only a probe of type liveness`}},
+		"guarded hook":      {`[{"container":"app","type":"preStop","guarded":true,"httpGet":{"port":1}}]`, []string{`guarded: "true"`, "only a probe of type liveness"}},
+		"guarded nothing":   {`[{"type":"liveness","guarded":true,"grpc":{"port":1}}]`, []string{`guarded: "true"`, "none is named"}},
+		"guarded port":      {`[` + named + `"guarded":true,"virtualPort":9001,"grpc":{"port":1}}]`, []string{`guarded: "true"`, "a probe with a virtualPort is not guarded"}},
+		"long timeout":      {`[{"timeoutSeconds":2147483648,"grpc":{"port":1}}]`, []string{"timeoutSeconds", "2147483648", "at most 2147483647"}},
+		"hook by TCP":       {`[{"type":"postStart","id":"1","tcpSocket":{"port":1}}]`, []string{"tcpSocket", "a hook must have httpGet"}},
+		"id":                {`[{"id":"a b","grpc":{"port":1}}]`, []string{"id", `"a b"`, "visible ASCII"}},
+		"long id":           {`[{"id":"` + strings.Repeat("x", 257) + `","grpc":{"port":1}}]`, []string{"at most 256"}},
+		"same id":           {`[{"id":"a","grpc":{"port":1}},{"id":"a","grpc":{"port":2}}]`, []string{"probes[1]", `id: "a"`, "probes[0] has it too"}},
+		"virtual port":      {`[{"virtualPort":70000,"grpc":{"port":1}}]`, []string{"virtualPort", `"70000"`, "from 1 to 65535"}},
+		"HTTP's own":        {`[{"virtualPort":9001,"httpGet":{"port":1}}]`, []string{"virtualPort", `"9001"`, "httpGet has no port of its own"}},
+		"itself":            {`[{"virtualPort":1,"grpc":{"port":1}}]`, []string{"virtualPort", `"1"`, "must not be the application's port"}},
+		"same port":         {`[{"virtualPort":9,"grpc":{"port":1}},{"virtualPort":9,"tcpSocket":{"port":2}}]`, []string{"probes[1]", `virtualPort: "9"`, "probes[0] has it too"}},
+		"headers":           {`[{"httpGet":{"port":1,"httpHeaders":{}}}]`, []string{"httpGet.httpHeaders", "must be a list"}},
+		"a header":          {`[{"httpGet":{"port":1,"httpHeaders":["secret"]}}]`, []string{"httpGet.httpHeaders[0]", "must be an object"}},
+		"header value":      {`[{"httpGet":{"port":1,"httpHeaders":[{"name":"A","value":["secret"]}]}}]`, []string{"httpGet.httpHeaders[0].value", "must be a string"}},
+		"all of them":       {`[{"grpc":{"port":0}},{"grpc":{"port":1}},{"tcpSocket":{"port":0}}]`, []string{"probes[0]", "probes[2]"}},
+		"hidden values":     {`[{"path":1,"grpc":{"port":[1]}}]`, []string{"grpc.port", "[1]"}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -176,13 +203,14 @@ func FuzzParseProbeTable(f *testing.F) {
 	f.Add(`[{"id":"a","container":"c","type":"liveness","timeoutSeconds":1,"httpGet":{"path":"/","port":1,"httpHeaders":[{"name":"A","value":"b"}]}}]`)
 	f.Add(`[{"grpc":{"port":3636,"service":"liveness"}},{"tcpSocket":{"port":6826}}]`)
 	f.Add(`[null,5,{"httpGet":[]}]`)
+	f.Add(`[{"id":"a","container":"c","type":"liveness","guarded":true,"failureThreshold":3,"periodSeconds":10,"grpc":{"port":1}}]`)
 	f.Fuzz(func(t *testing.T, data string) {
 		table, _, err := mesh.ParseProbeTable(data)
 		if err != nil {
 			return
 		}
 		for _, p := range table {
-			if p.Port() < 1 || p.Port() > 65535 || p.TimeoutSeconds < 1 {
+			if p.Port() < 1 || p.Port() > 65535 || p.TimeoutSeconds < 1 || p.Guarded && (p.FailureThreshold < 1 || p.PeriodSeconds < 1) {
 				t.Errorf("ParseProbeTable(%q) lets %+v pass", data, p)
 			}
 			p.VirtualPath()

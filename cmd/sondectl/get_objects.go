@@ -74,8 +74,8 @@ func listMeshes(ctx context.Context, api adminv1.AdminServiceClient, filter *adm
 }
 
 const dataplaneColumns = `SERVICES  service:port/protocol of each inbound: the service of its tag, else those of MeshServices and Services, else the inbound's name
-HEALTH    of the inbounds: ready, not ready, or how many are; draining if the proxy ends or should get no new traffic. A line for each inbound
-          that is not ready says why
+HEALTH    of the inbounds: ready, not ready, or how many are; draining if the proxy ends or should get no new traffic, as while a
+          guarded liveness probe fails. A line for each inbound that is not ready says why
 
 -o wide cuts nothing, and adds:
 WORKLOAD   what its certificate identifies; none on Kubernetes, and where it has neither a workload nor a service
@@ -128,7 +128,7 @@ func listDataplanes(ctx context.Context, api adminv1.AdminServiceClient, filter 
 			}
 			services, all = append(services, service(printer.FirstFew(h.GetServices(), "|"))), append(all, service(strings.Join(h.GetServices(), "|")))
 			if h.GetReason() != "" {
-				notes = append(notes, fmt.Sprintf("not ready: %s: %s", services[i], h.GetReason()))
+				notes = append(notes, fmt.Sprintf("%s: %s: %s", stateText(h.GetHealth()), services[i], h.GetReason()))
 			}
 		}
 		if drain := entry.GetDrain(); drain != "" {
@@ -161,14 +161,17 @@ func labelText(labels map[string]string) string {
 
 func dataplaneHealth(d *adminv1.Dataplane) string {
 	inbounds := d.GetInbounds()
-	ready := 0
+	ready, draining := 0, false
 	for _, in := range inbounds {
-		if in.GetHealth() == adminv1.Endpoint_READY {
+		switch in.GetHealth() {
+		case adminv1.Endpoint_READY:
 			ready++
+		case adminv1.Endpoint_DRAINING:
+			draining = true
 		}
 	}
 	switch {
-	case d.GetDraining():
+	case d.GetDraining() || draining:
 		return "draining"
 	case len(inbounds) == 0:
 		return ""
@@ -286,6 +289,14 @@ func serviceObject(s *adminv1.Service) (*object, error) {
 	return &object{Type: mesh.KindService, Mesh: s.GetMesh(), Name: s.GetName(), Spec: spec, Status: status}, nil
 }
 
+// stateText says in words that an inbound is not ready, or drains.
+func stateText(h adminv1.Endpoint_Health) string {
+	if h == adminv1.Endpoint_DRAINING {
+		return "draining"
+	}
+	return "not ready"
+}
+
 // endpointNote says why an endpoint is not ready, or that its agent is lost. It is "" if there is nothing to say.
 func endpointNote(e *adminv1.Endpoint) string {
 	who := e.GetAddress()
@@ -293,10 +304,10 @@ func endpointNote(e *adminv1.Endpoint) string {
 		who += " (" + e.GetDataplane() + ")"
 	}
 	switch {
+	case e.GetReason() != "":
+		return fmt.Sprintf("%s: %s: %s", stateText(e.GetHealth()), who, e.GetReason())
 	case e.GetHealth() == adminv1.Endpoint_DRAINING:
 		return "draining: " + who
-	case e.GetReason() != "":
-		return fmt.Sprintf("not ready: %s: %s", who, e.GetReason())
 	case e.GetAgentLostSince() != nil:
 		return fmt.Sprintf("%s: agent lost %s ago, endpoint stays", who, timeSince(e.GetAgentLostSince()))
 	default:

@@ -22,6 +22,7 @@ sidecar, and their probes and hooks ask its agent. Objects of other kinds are wr
 kuma.io/sidecar-injection: disabled is obeyed, or sonde.dev/sidecar-injection, which takes precedence.
 
 A probe that the agent cannot answer is left as it is, and a warning on stderr says why: "sondectl probes explain" shows all.
+The annotation sonde.dev/guarded-liveness of a pod is obeyed; that of its namespace is not known here.
 Injecting twice changes nothing. Comments in objects that are injected are lost.
 
 Exit code 0: done, perhaps with warnings; 1: something is wrong, and nothing is on stdout.`,

@@ -29,7 +29,7 @@ been injected, the table shows what is in its probe table.
 WRITTEN   what the user wrote
 KUBELET   what the kubelet asks, and how long it waits for an answer
 AGENT     what the agent asks the application then, and how long it waits for that; hooks have no limit. In the per-port mode
-          the kernel passes TCP probes on`,
+          the kernel passes TCP probes on. A failure of a liveness probe that is guarded waits until a restart is granted`,
 		Example: `  sondectl probes explain -f web.yaml
   kubectl get pod web-1 -o yaml | sondectl probes explain -f -`,
 		Args: manifest.NoOtherFiles,
@@ -96,10 +96,17 @@ func (c *cli) explainPod(p manifest.Pod, o webhook.Options) error {
 
 func decisionRow(d webhook.Decision, port int32) printer.Row {
 	cells := []string{d.Container, string(d.Type), d.Written}
-	if d.Probe == nil {
-		return printer.Row{Cells: append(cells, "as written", "nothing"), Notes: []string{d.Why}}
+	var notes []string
+	switch {
+	case d.Unguarded != "":
+		notes = []string{"not guarded: " + d.Unguarded}
+	case d.Probe == nil:
+		notes = []string{d.Why}
 	}
-	return printer.Row{Cells: append(cells, d.Asks(port), agentAction(*d.Probe))}
+	if d.Probe == nil {
+		return printer.Row{Cells: append(cells, "as written", "nothing"), Notes: notes}
+	}
+	return printer.Row{Cells: append(cells, d.Asks(port), agentAction(*d.Probe)), Notes: notes}
 }
 
 // agentAction returns in one line what the agent asks the application.
@@ -111,5 +118,9 @@ func agentAction(p mesh.Probe) string {
 	if p.Type.IsHook() {
 		return asks
 	}
-	return fmt.Sprintf("%s, %d s", asks, p.TimeoutSeconds)
+	action := fmt.Sprintf("%s, %d s", asks, p.TimeoutSeconds)
+	if p.Guarded {
+		action += ", guarded"
+	}
+	return action
 }

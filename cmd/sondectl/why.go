@@ -244,7 +244,7 @@ func reasons(h adminv1.Endpoint_Health, reason, at string, p *adminv1.Proxy) []s
 	switch drain := p.GetDrain(); {
 	case drain != "":
 		all = append(all, "draining: "+drain)
-	case p.GetDraining() || h == adminv1.Endpoint_DRAINING:
+	case p.GetDraining() || h == adminv1.Endpoint_DRAINING && reason == "":
 		all = append(all, "draining: its agent, or its owner, has said that it ends")
 	}
 	if p == nil {

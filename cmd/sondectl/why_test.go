@@ -35,6 +35,27 @@ func TestRefusalsOfAnEndpoint(t *testing.T) {
 	}
 }
 
+// TestHeldEndpoint shows that an endpoint which drains since a liveness probe fails is not that of a proxy that ends, unless it does.
+func TestHeldEndpoint(t *testing.T) {
+	const held = "its liveness probe fails"
+	p := &adminv1.Proxy{AgentState: &adminv1.AgentState{Phase: adminv1.AgentState_CONNECTED}, Streams: []*adminv1.Stream{{}}}
+	if diff := cmp.Diff([]string{held}, reasons(adminv1.Endpoint_DRAINING, held, "", p)); diff != "" {
+		t.Errorf("reasons() (-want +got):\n%s", diff)
+	}
+	p.Draining = true
+	if diff := cmp.Diff([]string{held, "draining: its agent, or its owner, has said that it ends"}, reasons(adminv1.Endpoint_DRAINING, held, "", p)); diff != "" {
+		t.Errorf("reasons() of one that ends (-want +got):\n%s", diff)
+	}
+	d := &adminv1.Dataplane{Inbounds: []*adminv1.InboundHealth{{Health: adminv1.Endpoint_DRAINING, Reason: held}}}
+	if got := dataplaneHealth(d); got != "draining" {
+		t.Errorf("the health of the Dataplane is %q", got)
+	}
+	e := &adminv1.Endpoint{Address: "10.0.0.1:80", Dataplane: "web-1", Health: adminv1.Endpoint_DRAINING, Reason: held}
+	if got, want := endpointNote(e), "draining: 10.0.0.1:80 (web-1): "+held; got != want {
+		t.Errorf("the note of the endpoint is %q, want %q", got, want)
+	}
+}
+
 // TestEnvoyDoesNotRun shows why, in both commands.
 func TestEnvoyDoesNotRun(t *testing.T) {
 	p := &adminv1.Proxy{

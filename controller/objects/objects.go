@@ -85,11 +85,11 @@ type record struct {
 
 // New returns Objects. Nothing is read before Run.
 func New(o Options) (*Objects, error) {
-	watching, err := newClient(o.Config, 0)
+	watching, err := NewClient(o.Config, 0)
 	if err != nil {
 		return nil, err
 	}
-	client, err := newClient(o.Config, o.Timeout)
+	client, err := NewClient(o.Config, o.Timeout)
 	if err != nil {
 		return nil, err
 	}
@@ -122,8 +122,8 @@ const (
 	resourceDataplanes = "dataplanes"
 )
 
-// newClient returns a client of group sonde.dev.
-func newClient(config *rest.Config, timeout time.Duration) (rest.Interface, error) {
+// NewClient returns a client of group sonde.dev.
+func NewClient(config *rest.Config, timeout time.Duration) (rest.Interface, error) {
 	scheme := runtime.NewScheme()
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
 		return nil, fmt.Errorf("register group %s: %w", mesh.Group, err)

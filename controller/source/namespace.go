@@ -25,7 +25,7 @@ type Namespace struct {
 
 // readAnnotations are the annotations of namespaces that the webhook decides by.
 var readAnnotations = []string{
-	mesh.AnnotationVirtualProbesMode, mesh.AnnotationMeshes,
+	mesh.AnnotationVirtualProbesMode, mesh.AnnotationMeshes, mesh.AnnotationGuardedLiveness,
 	mesh.AnnotationSidecarCPU, mesh.AnnotationSidecarCPULimit, mesh.AnnotationSidecarMemory, mesh.AnnotationSidecarMemoryLimit,
 }
 

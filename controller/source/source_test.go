@@ -1,6 +1,7 @@
 package source
 
 import (
+	"maps"
 	"slices"
 	"testing"
 
@@ -130,6 +131,18 @@ func TestWhatOthersAreTold(t *testing.T) {
 	}
 	if got := s.Namespace("shop").Mesh(); got != "prod" {
 		t.Errorf("mesh %s, want prod", got)
+	}
+}
+
+// The webhook reads these annotations of a namespace. What else it has may be large, and is not kept.
+func TestAnnotationsOfANamespace(t *testing.T) {
+	s := newSynced(t, newRecorder())
+	want := map[string]string{mesh.AnnotationGuardedLiveness: "enabled", mesh.AnnotationMeshes: "prod"}
+	all := maps.Clone(want)
+	all["example.com/other"] = "x"
+	s.change(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop", Annotations: all}})
+	if got := s.Namespace("shop").Annotations; !maps.Equal(got, want) {
+		t.Errorf("annotations %v, want %v", got, want)
 	}
 }
 

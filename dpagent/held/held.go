@@ -43,7 +43,8 @@ type Liveness struct {
 
 // container has what is known of the liveness probe of one.
 type container struct {
-	failing time.Time // since when, zero while it passes
+	failing time.Time // since when, zero if it does not
+	passing bool
 	reason  string
 	grant   string // the one in use
 	left    int    // failures that the kubelet is still told by it
@@ -66,29 +67,34 @@ func New(o Options) *Liveness {
 func (l *Liveness) Passed(p mesh.Probe) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	c := l.containers[p.Container]
-	if c == nil || c.failing.IsZero() {
+	c := l.container(p)
+	if c.passing {
 		return
 	}
 	if c.grant != "" {
 		c.end(c.left > 0)
 	}
-	c.failing, c.reason = time.Time{}, ""
+	c.failing, c.reason, c.passing = time.Time{}, "", true
 	l.report()
+}
+
+// container needs mu.
+func (l *Liveness) container(p mesh.Probe) *container {
+	c := l.containers[p.Container]
+	if c == nil {
+		c = &container{}
+		l.containers[p.Container] = c
+	}
+	return c
 }
 
 // Failed notes that the probe of a container has failed, and returns whether that is held back from the kubelet.
 func (l *Liveness) Failed(p mesh.Probe, reason string) (held bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	c := l.containers[p.Container]
-	if c == nil {
-		c = &container{}
-		l.containers[p.Container] = c
-	}
-	now := time.Now()
+	c, now := l.container(p), time.Now()
 	if c.failing.IsZero() {
-		c.failing = now
+		c.failing, c.passing = now, false
 		l.report()
 	}
 	c.reason = cut.Text(reason, agentv1.MaxReason)
@@ -103,8 +109,8 @@ func (l *Liveness) Failed(p mesh.Probe, reason string) (held bool) {
 
 // useGrant returns whether the kubelet is told of one failure of a container by a grant. mu is held.
 func (l *Liveness) useGrant(c *container, p mesh.Probe, now time.Time) bool {
-	if c.grant != "" && (c.left == 0 || !now.Before(c.until)) {
-		c.end(c.left > 0)
+	if c.grant != "" && !now.Before(c.until) {
+		c.end(true)
 		l.report()
 	}
 	if c.grant == "" {
@@ -116,7 +122,11 @@ func (l *Liveness) useGrant(c *container, p mesh.Probe, now time.Time) bool {
 		c.until = now.Add(grantLife(p))
 		l.report()
 	}
-	c.left--
+	if c.left--; c.left == 0 { // the kubelet restarts the container now: the next check is of another one
+		c.end(false)
+		c.failing = time.Time{}
+		l.report()
+	}
 	return true
 }
 
@@ -129,9 +139,13 @@ func (c *container) end(unused bool) {
 	c.grant = ""
 }
 
+// maxGrantLife bounds what a pod may have written.
+const maxGrantLife = 24 * time.Hour
+
 // grantLife is how long a grant is used: as long as the kubelet may need to ask failureThreshold times, and once more.
 func grantLife(p mesh.Probe) time.Duration {
-	return time.Duration(p.FailureThreshold+1) * time.Duration(p.PeriodSeconds+p.TimeoutSeconds) * time.Second
+	seconds := (int64(p.FailureThreshold) + 1) * (int64(p.PeriodSeconds) + int64(p.TimeoutSeconds))
+	return time.Duration(min(seconds, int64(maxGrantLife/time.Second))) * time.Second
 }
 
 // grantFor returns nil if there is none. mu is held.
@@ -216,9 +230,16 @@ func (l *Liveness) Report() *agentv1.Liveness {
 	defer l.mu.Unlock()
 	m := &agentv1.Liveness{}
 	for _, name := range slices.Sorted(maps.Keys(l.containers)) {
-		if c := l.containers[name]; !c.failing.IsZero() && len(m.GetHeld()) < agentv1.MaxReported {
+		c := l.containers[name]
+		if c.unused != "" && len(m.GetUnused()) < agentv1.MaxReported {
+			m.Unused = append(m.Unused, c.unused)
+		}
+		switch {
+		case c.passing && len(m.GetPassing()) < agentv1.MaxReported:
+			m.Passing = append(m.Passing, name)
+		case !c.failing.IsZero() && len(m.GetHeld()) < agentv1.MaxReported:
 			m.Held = append(m.Held, &agentv1.HeldLiveness{
-				Container: name, Failing: durationpb.New(time.Since(c.failing)), Reason: c.reason, Grant: c.grant, Unused: c.unused,
+				Container: name, Failing: durationpb.New(time.Since(c.failing)), Reason: c.reason, Grant: c.grant,
 			})
 		}
 	}

@@ -44,7 +44,7 @@ func (p *pod) fails(want string) {
 		} else {
 			got.WriteByte('F')
 		}
-		time.Sleep(time.Second)
+		<-time.After(time.Second)
 	}
 	if got.String() != want {
 		p.Errorf("the kubelet is told %s, want %s", got.String(), want)
@@ -55,14 +55,21 @@ func granted(name string, epoch int64) *agentv1.Restarts {
 	return &agentv1.Restarts{Grants: []*agentv1.RestartGrant{{Name: name, Container: "app", Epoch: epoch}}}
 }
 
-// reports checks what is reported: the containers that fail, with the grant in use and the unused one.
+// reports checks what is reported: app for a container that fails, app:b with a grant in use, +app for one that passes, -b for an unused grant.
 func (p *pod) reports(want string) {
 	p.Helper()
+	m := p.Report()
 	var got []string
-	for _, h := range p.Report().GetHeld() {
-		got = append(got, h.GetContainer()+" "+h.GetGrant()+"/"+h.GetUnused())
+	for _, h := range m.GetHeld() {
+		got = append(got, strings.TrimSuffix(h.GetContainer()+":"+h.GetGrant(), ":"))
 	}
-	if text := strings.Join(got, ", "); text != want {
+	for _, name := range m.GetPassing() {
+		got = append(got, "+"+name)
+	}
+	for _, name := range m.GetUnused() {
+		got = append(got, "-"+name)
+	}
+	if text := strings.Join(got, " "); text != want {
 		p.Errorf("reported: %q, want %q", text, want)
 	}
 }
@@ -90,20 +97,20 @@ func TestHeldUntilGranted(t *testing.T) {
 		p.isDue(true)
 		p.fails("--")
 		p.isDue(false)
-		p.reports("app /")
+		p.reports("app")
 		if n := testutil.CollectAndCount(p.all, "sonde_liveness_held"); n != 1 {
 			t.Errorf("%d containers are shown as held, want one", n)
 		}
 		p.Told(granted("a", 1))
 		p.fails("FFF--")
-		p.reports("app /")
+		p.reports("app")
 		p.Told(granted("b", 1))
 		p.fails("F")
-		p.reports("app b/")
+		p.reports("app:b")
 		p.Passed(app)
-		p.reports("")
+		p.reports("+app -b")
 		p.fails("-") // b is over
-		p.reports("app /b")
+		p.reports("app -b")
 		if len(p.kept) != 2 {
 			t.Errorf("%d messages are kept, want both", len(p.kept))
 		}
@@ -118,9 +125,9 @@ func TestGrantExpires(t *testing.T) {
 		p.fails("-")
 		p.Told(granted("a", 1))
 		p.fails("F")
-		time.Sleep(7*time.Second - time.Nanosecond)
+		<-time.After(7*time.Second - time.Nanosecond)
 		p.fails("F-")
-		p.reports("app /a")
+		p.reports("app -a")
 		p.Told(granted("a", 1)) // told again
 		p.fails("-")
 	})
@@ -202,7 +209,7 @@ func TestNativeWithJitter(t *testing.T) {
 			p.Connected(false)
 			lost := time.Now()
 			for p.Failed(app, "refused") {
-				time.Sleep(time.Second)
+				<-time.After(time.Second)
 			}
 			held := time.Since(lost)
 			if held < after || held > after*3/2 {

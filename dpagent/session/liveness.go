@@ -32,11 +32,11 @@ func (s *Session) setConnected(is bool) {
 }
 
 // livenessPace says when to report guarded liveness probes: never, if there are none.
-func (s *Session) livenessPace() *pace {
+func (s *Session) livenessPace(over chan<- *pace) *pace {
 	if s.o.Liveness == nil {
-		return newPace(nil, livenessInterval)
+		return newPace(nil, livenessInterval, over)
 	}
-	return newPace(s.o.Liveness.Due(), livenessInterval)
+	return newPace(s.o.Liveness.Due(), livenessInterval, over)
 }
 
 func (s *Session) toldRestarts(m *agentv1.Restarts) {

@@ -8,11 +8,14 @@ type pace struct {
 	wake     <-chan struct{} // there is something to report
 	interval time.Duration
 	due      <-chan struct{} // wake, or nil while nothing may be reported
+	over     chan<- *pace    // gets the pace when its pause is over, to be resumed
 	pause    *time.Timer     // after a report
 }
 
-func newPace(wake <-chan struct{}, interval time.Duration) *pace {
-	p := &pace{wake: wake, interval: interval, pause: time.NewTimer(interval)}
+// newPace returns one that is paused, with no end. over has room for all paces that share it.
+func newPace(wake <-chan struct{}, interval time.Duration, over chan<- *pace) *pace {
+	p := &pace{wake: wake, interval: interval, over: over}
+	p.pause = time.AfterFunc(interval, func() { p.over <- p })
 	p.pause.Stop() // until there was a report
 	return p
 }

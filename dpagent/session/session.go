@@ -253,7 +253,9 @@ func (s *Session) runStream(stream agentv1.AgentService_SessionClient, goAway <-
 func (s *Session) report(
 	stream agentv1.AgentService_SessionClient, goAway, drain <-chan struct{}, received <-chan error, features <-chan []string,
 ) error {
-	failures, readiness, liveness := newPace(s.o.Failures.wake, reportInterval), newPace(s.o.Readiness.wake, readinessInterval), s.livenessPace()
+	resumed := make(chan *pace, 3)
+	failures, readiness := newPace(s.o.Failures.wake, reportInterval, resumed), newPace(s.o.Readiness.wake, readinessInterval, resumed)
+	liveness := s.livenessPace(resumed)
 	defer failures.end()
 	defer readiness.end()
 	defer liveness.end()
@@ -286,14 +288,8 @@ func (s *Session) report(
 			message = &agentv1.AgentMessage{Message: &agentv1.AgentMessage_Liveness{Liveness: s.o.Liveness.Report()}}
 		case <-envoy:
 			message = &agentv1.AgentMessage{Message: &agentv1.AgentMessage_EnvoyState{EnvoyState: s.o.Envoy.take()}}
-		case <-failures.pause.C:
-			failures.resume()
-			continue
-		case <-readiness.pause.C:
-			readiness.resume()
-			continue
-		case <-liveness.pause.C:
-			liveness.resume()
+		case p := <-resumed:
+			p.resume()
 			continue
 		case <-drain:
 			message = &agentv1.AgentMessage{Message: &agentv1.AgentMessage_Draining{Draining: &agentv1.Draining{}}}

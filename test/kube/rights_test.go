@@ -162,6 +162,7 @@ func TestRightsOfTheChart(t *testing.T) {
 	makeWarned(t, client, "rights", "one", "two")
 	accepted(t, sondePath("", "meshes")+"/default", "True", "Accepted", "")
 	callPlane(t, client, p)
+	grantAndRefund(t, client, p, "rights")
 
 	poll(t, "the retry of what the webhook was away for", func(ctx context.Context) error {
 		set, err := client.AppsV1().ReplicaSets("rights").Get(ctx, "blocked", metav1.GetOptions{})

@@ -16,9 +16,11 @@ import (
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/controller"
+	"github.com/sonde-mesh/sonde/controller/restarts"
 	"github.com/sonde-mesh/sonde/controller/secrets"
 	"github.com/sonde-mesh/sonde/controller/source"
 	"github.com/sonde-mesh/sonde/controller/tokenreview"
+	"github.com/sonde-mesh/sonde/controller/watch"
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/meshview"
 )
@@ -28,7 +30,7 @@ func follow(t *testing.T) (*controller.Controller, *meshview.Builder) {
 	t.Helper()
 	b := meshview.NewBuilder(meshview.Options{Sources: controller.Sources(), ExplicitMeshes: true})
 	c, err := controller.New(controller.Options{
-		Config: cluster.Config, Namespace: systemNamespace, Replica: t.Name(), Secrets: secrets.New(newClient(t).CoreV1().Secrets(systemNamespace)), Builder: b, Webhooks: ".inject.sonde.dev", Peers: func(map[string]string) {}, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		Config: cluster.Config, Namespace: systemNamespace, Replica: t.Name(), Secrets: secrets.New(newClient(t).CoreV1().Secrets(systemNamespace)), Builder: b, Webhooks: ".inject.sonde.dev", Peers: func(map[string]string) {}, Liveness: func() map[watch.Key]restarts.Liveness { return nil }, TellRestarts: func(watch.Key) {}, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -285,7 +286,7 @@ func (s *simulation) dataplane(a *agent) *mesh.Dataplane {
 	d.Mesh, d.Name = mesh.DefaultMesh, a.name
 	d.Spec.Networking.Address = a.host
 	d.Spec.Networking.Inbound = []mesh.Inbound{{
-		Port: 8080, Tags: mesh.Tags{mesh.TagService: workload, "version": fmt.Sprint(s.random.IntN(3))},
+		Port: 8080, Tags: mesh.Tags{mesh.TagService: workload, "version": strconv.Itoa(s.random.IntN(3))},
 		ServiceProbe: &mesh.ServiceProbe{TCP: &mesh.TCPServiceProbe{}},
 	}}
 	d.Spec.Networking.Outbound = []mesh.Outbound{{Port: 9000, Tags: mesh.Tags{mesh.TagService: workload}}}

@@ -934,7 +934,7 @@ func (x *Dataplane) GetDrain() string {
 type InboundHealth struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Health Endpoint_Health        `protobuf:"varint,1,opt,name=health,proto3,enum=sonde.admin.v1.Endpoint_Health" json:"health,omitempty"`
-	// Why it is NOT_READY.
+	// Why it is NOT_READY, or DRAINING for another reason than a drain.
 	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Names of the services that it is an endpoint of: by its tag, by MeshServices, by Services. Sorted.
 	Services      []string `protobuf:"bytes,3,rep,name=services,proto3" json:"services,omitempty"`
@@ -1468,7 +1468,7 @@ type Endpoint struct {
 	Sidecar bool            `protobuf:"varint,3,opt,name=sidecar,proto3" json:"sidecar,omitempty"`
 	// Name of the Dataplane; empty for an endpoint without a sidecar.
 	Dataplane string `protobuf:"bytes,4,opt,name=dataplane,proto3" json:"dataplane,omitempty"`
-	// Why it is NOT_READY.
+	// Why it is NOT_READY, or DRAINING for another reason than a drain.
 	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Set where the agent is lost. The endpoint stays.
 	AgentLostSince *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=agent_lost_since,json=agentLostSince,proto3" json:"agent_lost_since,omitempty"`

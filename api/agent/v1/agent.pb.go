@@ -869,10 +869,15 @@ func (*AgentMessage_EnvoyState) isAgentMessage_Message() {}
 
 func (*AgentMessage_Pong) isAgentMessage_Message() {}
 
-// Liveness says which guarded liveness probes of the pod fail: at most 20. A container that is not in it passes, or is not guarded.
+// Liveness says which guarded liveness probes of the pod fail, and which pass: at most 20. A container of which it says neither has not been checked
+// since the agent, or after a grant the container, was to start.
 type Liveness struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Held          []*HeldLiveness        `protobuf:"bytes,1,rep,name=held,proto3" json:"held,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Held  []*HeldLiveness        `protobuf:"bytes,1,rep,name=held,proto3" json:"held,omitempty"`
+	// Containers whose last check has passed.
+	Passing []string `protobuf:"bytes,2,rep,name=passing,proto3" json:"passing,omitempty"`
+	// The last grants of containers, by name, if they were not used up: the check has passed, or the kubelet has not asked often enough.
+	Unused        []string `protobuf:"bytes,3,rep,name=unused,proto3" json:"unused,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -914,6 +919,20 @@ func (x *Liveness) GetHeld() []*HeldLiveness {
 	return nil
 }
 
+func (x *Liveness) GetPassing() []string {
+	if x != nil {
+		return x.Passing
+	}
+	return nil
+}
+
+func (x *Liveness) GetUnused() []string {
+	if x != nil {
+		return x.Unused
+	}
+	return nil
+}
+
 // HeldLiveness is a container whose liveness probe fails. The kubelet is told that only while a restart is granted.
 type HeldLiveness struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
@@ -923,9 +942,7 @@ type HeldLiveness struct {
 	// Why the last check failed, as the kubelet would have said it, without text of the application. At most 512 bytes.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Name of the grant by which the kubelet is told of the failure, empty if there is none.
-	Grant string `protobuf:"bytes,4,opt,name=grant,proto3" json:"grant,omitempty"`
-	// The last grant that was not used up: the check has passed, or the kubelet has not asked often enough.
-	Unused        string `protobuf:"bytes,5,opt,name=unused,proto3" json:"unused,omitempty"`
+	Grant         string `protobuf:"bytes,4,opt,name=grant,proto3" json:"grant,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -984,13 +1001,6 @@ func (x *HeldLiveness) GetReason() string {
 func (x *HeldLiveness) GetGrant() string {
 	if x != nil {
 		return x.Grant
-	}
-	return ""
-}
-
-func (x *HeldLiveness) GetUnused() string {
-	if x != nil {
-		return x.Unused
 	}
 	return ""
 }
@@ -3235,15 +3245,16 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"envoyState\x12*\n" +
 	"\x04pong\x18\n" +
 	" \x01(\v2\x14.sonde.agent.v1.PongH\x00R\x04pongB\t\n" +
-	"\amessage\"<\n" +
+	"\amessage\"n\n" +
 	"\bLiveness\x120\n" +
-	"\x04held\x18\x01 \x03(\v2\x1c.sonde.agent.v1.HeldLivenessR\x04held\"\xa7\x01\n" +
+	"\x04held\x18\x01 \x03(\v2\x1c.sonde.agent.v1.HeldLivenessR\x04held\x12\x18\n" +
+	"\apassing\x18\x02 \x03(\tR\apassing\x12\x16\n" +
+	"\x06unused\x18\x03 \x03(\tR\x06unused\"\x8f\x01\n" +
 	"\fHeldLiveness\x12\x1c\n" +
 	"\tcontainer\x18\x01 \x01(\tR\tcontainer\x123\n" +
 	"\afailing\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\afailing\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x14\n" +
-	"\x05grant\x18\x04 \x01(\tR\x05grant\x12\x16\n" +
-	"\x06unused\x18\x05 \x01(\tR\x06unused\" \n" +
+	"\x05grant\x18\x04 \x01(\tR\x05grant\" \n" +
 	"\n" +
 	"EnvoyState\x12\x12\n" +
 	"\x04down\x18\x01 \x01(\tR\x04down\"I\n" +

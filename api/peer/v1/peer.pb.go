@@ -9,7 +9,8 @@
 package peerv1
 
 import (
-	v1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	v11 "github.com/sonde-mesh/sonde/api/admin/v1"
+	v1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
@@ -578,7 +579,8 @@ type Proxy struct {
 	// The agent asks to join, and is refused for now.
 	Waiting *Waiting `protobuf:"bytes,8,opt,name=waiting,proto3" json:"waiting,omitempty"`
 	// The caller waits for Taken.
-	Awaited       bool `protobuf:"varint,9,opt,name=awaited,proto3" json:"awaited,omitempty"`
+	Awaited       bool      `protobuf:"varint,9,opt,name=awaited,proto3" json:"awaited,omitempty"`
+	Liveness      *Liveness `protobuf:"bytes,10,opt,name=liveness,proto3" json:"liveness,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -674,6 +676,13 @@ func (x *Proxy) GetAwaited() bool {
 		return x.Awaited
 	}
 	return false
+}
+
+func (x *Proxy) GetLiveness() *Liveness {
+	if x != nil {
+		return x.Liveness
+	}
+	return nil
 }
 
 type Certificate struct {
@@ -952,6 +961,60 @@ func (x *Applications) GetNotServing() map[string]string {
 	return nil
 }
 
+// Liveness says which guarded liveness probes of a pod fail, as its agent has said in the newest session with the caller.
+type Liveness struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Order *Order                 `protobuf:"bytes,1,opt,name=order,proto3" json:"order,omitempty"`
+	// For how long they fail is as of this message.
+	Said          *v1.Liveness `protobuf:"bytes,2,opt,name=said,proto3" json:"said,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Liveness) Reset() {
+	*x = Liveness{}
+	mi := &file_peer_v1_peer_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Liveness) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Liveness) ProtoMessage() {}
+
+func (x *Liveness) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Liveness.ProtoReflect.Descriptor instead.
+func (*Liveness) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *Liveness) GetOrder() *Order {
+	if x != nil {
+		return x.Order
+	}
+	return nil
+}
+
+func (x *Liveness) GetSaid() *v1.Liveness {
+	if x != nil {
+		return x.Said
+	}
+	return nil
+}
+
 // Listeners are those of inbounds, as Envoy has answered.
 type Listeners struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -968,7 +1031,7 @@ type Listeners struct {
 
 func (x *Listeners) Reset() {
 	*x = Listeners{}
-	mi := &file_peer_v1_peer_proto_msgTypes[12]
+	mi := &file_peer_v1_peer_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -980,7 +1043,7 @@ func (x *Listeners) String() string {
 func (*Listeners) ProtoMessage() {}
 
 func (x *Listeners) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[12]
+	mi := &file_peer_v1_peer_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -993,7 +1056,7 @@ func (x *Listeners) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Listeners.ProtoReflect.Descriptor instead.
 func (*Listeners) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{12}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Listeners) GetOrder() *Order {
@@ -1034,7 +1097,7 @@ type Waiting struct {
 
 func (x *Waiting) Reset() {
 	*x = Waiting{}
-	mi := &file_peer_v1_peer_proto_msgTypes[13]
+	mi := &file_peer_v1_peer_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1046,7 +1109,7 @@ func (x *Waiting) String() string {
 func (*Waiting) ProtoMessage() {}
 
 func (x *Waiting) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[13]
+	mi := &file_peer_v1_peer_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1059,7 +1122,7 @@ func (x *Waiting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Waiting.ProtoReflect.Descriptor instead.
 func (*Waiting) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{13}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Waiting) GetSince() *timestamppb.Timestamp {
@@ -1086,7 +1149,7 @@ type QueryRequest struct {
 
 func (x *QueryRequest) Reset() {
 	*x = QueryRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[14]
+	mi := &file_peer_v1_peer_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1098,7 +1161,7 @@ func (x *QueryRequest) String() string {
 func (*QueryRequest) ProtoMessage() {}
 
 func (x *QueryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[14]
+	mi := &file_peer_v1_peer_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1111,7 +1174,7 @@ func (x *QueryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueryRequest.ProtoReflect.Descriptor instead.
 func (*QueryRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{14}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *QueryRequest) GetProxy() string {
@@ -1137,7 +1200,7 @@ type QueryPart struct {
 
 func (x *QueryPart) Reset() {
 	*x = QueryPart{}
-	mi := &file_peer_v1_peer_proto_msgTypes[15]
+	mi := &file_peer_v1_peer_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1149,7 +1212,7 @@ func (x *QueryPart) String() string {
 func (*QueryPart) ProtoMessage() {}
 
 func (x *QueryPart) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[15]
+	mi := &file_peer_v1_peer_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1162,7 +1225,7 @@ func (x *QueryPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueryPart.ProtoReflect.Descriptor instead.
 func (*QueryPart) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{15}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *QueryPart) GetData() []byte {
@@ -1184,7 +1247,7 @@ type CheckDuplicateRequest struct {
 
 func (x *CheckDuplicateRequest) Reset() {
 	*x = CheckDuplicateRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[16]
+	mi := &file_peer_v1_peer_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1196,7 +1259,7 @@ func (x *CheckDuplicateRequest) String() string {
 func (*CheckDuplicateRequest) ProtoMessage() {}
 
 func (x *CheckDuplicateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[16]
+	mi := &file_peer_v1_peer_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1209,7 +1272,7 @@ func (x *CheckDuplicateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckDuplicateRequest.ProtoReflect.Descriptor instead.
 func (*CheckDuplicateRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{16}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *CheckDuplicateRequest) GetProxy() string {
@@ -1243,7 +1306,7 @@ type CheckDuplicateResponse struct {
 
 func (x *CheckDuplicateResponse) Reset() {
 	*x = CheckDuplicateResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[17]
+	mi := &file_peer_v1_peer_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1255,7 +1318,7 @@ func (x *CheckDuplicateResponse) String() string {
 func (*CheckDuplicateResponse) ProtoMessage() {}
 
 func (x *CheckDuplicateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[17]
+	mi := &file_peer_v1_peer_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1268,7 +1331,7 @@ func (x *CheckDuplicateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckDuplicateResponse.ProtoReflect.Descriptor instead.
 func (*CheckDuplicateResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{17}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *CheckDuplicateResponse) GetRefusal() string {
@@ -1286,7 +1349,7 @@ type ListStreamsRequest struct {
 
 func (x *ListStreamsRequest) Reset() {
 	*x = ListStreamsRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[18]
+	mi := &file_peer_v1_peer_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1298,7 +1361,7 @@ func (x *ListStreamsRequest) String() string {
 func (*ListStreamsRequest) ProtoMessage() {}
 
 func (x *ListStreamsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[18]
+	mi := &file_peer_v1_peer_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1311,21 +1374,21 @@ func (x *ListStreamsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListStreamsRequest.ProtoReflect.Descriptor instead.
 func (*ListStreamsRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{18}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{19}
 }
 
 // ListStreamsPart has the streams of one proxy.
 type ListStreamsPart struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Proxy         string                 `protobuf:"bytes,1,opt,name=proxy,proto3" json:"proxy,omitempty"`
-	Streams       []*v1.Stream           `protobuf:"bytes,2,rep,name=streams,proto3" json:"streams,omitempty"`
+	Streams       []*v11.Stream          `protobuf:"bytes,2,rep,name=streams,proto3" json:"streams,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListStreamsPart) Reset() {
 	*x = ListStreamsPart{}
-	mi := &file_peer_v1_peer_proto_msgTypes[19]
+	mi := &file_peer_v1_peer_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1337,7 +1400,7 @@ func (x *ListStreamsPart) String() string {
 func (*ListStreamsPart) ProtoMessage() {}
 
 func (x *ListStreamsPart) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[19]
+	mi := &file_peer_v1_peer_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1350,7 +1413,7 @@ func (x *ListStreamsPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListStreamsPart.ProtoReflect.Descriptor instead.
 func (*ListStreamsPart) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{19}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ListStreamsPart) GetProxy() string {
@@ -1360,7 +1423,7 @@ func (x *ListStreamsPart) GetProxy() string {
 	return ""
 }
 
-func (x *ListStreamsPart) GetStreams() []*v1.Stream {
+func (x *ListStreamsPart) GetStreams() []*v11.Stream {
 	if x != nil {
 		return x.Streams
 	}
@@ -1371,7 +1434,7 @@ var File_peer_v1_peer_proto protoreflect.FileDescriptor
 
 const file_peer_v1_peer_proto_rawDesc = "" +
 	"\n" +
-	"\x12peer/v1/peer.proto\x12\rsonde.peer.v1\x1a\x14admin/v1/admin.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x8b\x02\n" +
+	"\x12peer/v1/peer.proto\x12\rsonde.peer.v1\x1a\x14admin/v1/admin.proto\x1a\x14agent/v1/agent.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x8b\x02\n" +
 	"\rReportMessage\x12,\n" +
 	"\x05hello\x18\x01 \x01(\v2\x14.sonde.peer.v1.HelloH\x00R\x05hello\x12,\n" +
 	"\x05proxy\x18\x02 \x01(\v2\x14.sonde.peer.v1.ProxyH\x00R\x05proxy\x12\x1e\n" +
@@ -1403,7 +1466,7 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\aversion\x18\x02 \x01(\x04R\aversion\"1\n" +
 	"\x05Order\x12\x12\n" +
 	"\x04time\x18\x01 \x01(\x03R\x04time\x12\x14\n" +
-	"\x05count\x18\x02 \x01(\x03R\x05count\"\x82\x03\n" +
+	"\x05count\x18\x02 \x01(\x03R\x05count\"\xb7\x03\n" +
 	"\x05Proxy\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1a\n" +
 	"\binstance\x18\x02 \x01(\tR\binstance\x12\x18\n" +
@@ -1413,7 +1476,9 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\fapplications\x18\x06 \x01(\v2\x1b.sonde.peer.v1.ApplicationsR\fapplications\x126\n" +
 	"\tlisteners\x18\a \x01(\v2\x18.sonde.peer.v1.ListenersR\tlisteners\x120\n" +
 	"\awaiting\x18\b \x01(\v2\x16.sonde.peer.v1.WaitingR\awaiting\x12\x18\n" +
-	"\aawaited\x18\t \x01(\bR\aawaited\"\x82\x01\n" +
+	"\aawaited\x18\t \x01(\bR\aawaited\x123\n" +
+	"\bliveness\x18\n" +
+	" \x01(\v2\x17.sonde.peer.v1.LivenessR\bliveness\"\x82\x01\n" +
 	"\vCertificate\x12\x16\n" +
 	"\x06serial\x18\x01 \x01(\tR\x06serial\x12\x0e\n" +
 	"\x02ca\x18\x02 \x01(\tR\x02ca\x127\n" +
@@ -1442,7 +1507,10 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"notServing\x1a=\n" +
 	"\x0fNotServingEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xe4\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"d\n" +
+	"\bLiveness\x12*\n" +
+	"\x05order\x18\x01 \x01(\v2\x14.sonde.peer.v1.OrderR\x05order\x12,\n" +
+	"\x04said\x18\x02 \x01(\v2\x18.sonde.agent.v1.LivenessR\x04said\"\xe4\x01\n" +
 	"\tListeners\x12*\n" +
 	"\x05order\x18\x01 \x01(\v2\x14.sonde.peer.v1.OrderR\x05order\x12\x12\n" +
 	"\x04open\x18\x02 \x01(\bR\x04open\x12\x1a\n" +
@@ -1487,7 +1555,7 @@ func file_peer_v1_peer_proto_rawDescGZIP() []byte {
 	return file_peer_v1_peer_proto_rawDescData
 }
 
-var file_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_peer_v1_peer_proto_goTypes = []any{
 	(*ReportMessage)(nil),          // 0: sonde.peer.v1.ReportMessage
 	(*ReportReply)(nil),            // 1: sonde.peer.v1.ReportReply
@@ -1501,18 +1569,20 @@ var file_peer_v1_peer_proto_goTypes = []any{
 	(*Certificate)(nil),            // 9: sonde.peer.v1.Certificate
 	(*Session)(nil),                // 10: sonde.peer.v1.Session
 	(*Applications)(nil),           // 11: sonde.peer.v1.Applications
-	(*Listeners)(nil),              // 12: sonde.peer.v1.Listeners
-	(*Waiting)(nil),                // 13: sonde.peer.v1.Waiting
-	(*QueryRequest)(nil),           // 14: sonde.peer.v1.QueryRequest
-	(*QueryPart)(nil),              // 15: sonde.peer.v1.QueryPart
-	(*CheckDuplicateRequest)(nil),  // 16: sonde.peer.v1.CheckDuplicateRequest
-	(*CheckDuplicateResponse)(nil), // 17: sonde.peer.v1.CheckDuplicateResponse
-	(*ListStreamsRequest)(nil),     // 18: sonde.peer.v1.ListStreamsRequest
-	(*ListStreamsPart)(nil),        // 19: sonde.peer.v1.ListStreamsPart
-	nil,                            // 20: sonde.peer.v1.Applications.NotServingEntry
-	nil,                            // 21: sonde.peer.v1.Listeners.RefusedEntry
-	(*timestamppb.Timestamp)(nil),  // 22: google.protobuf.Timestamp
-	(*v1.Stream)(nil),              // 23: sonde.admin.v1.Stream
+	(*Liveness)(nil),               // 12: sonde.peer.v1.Liveness
+	(*Listeners)(nil),              // 13: sonde.peer.v1.Listeners
+	(*Waiting)(nil),                // 14: sonde.peer.v1.Waiting
+	(*QueryRequest)(nil),           // 15: sonde.peer.v1.QueryRequest
+	(*QueryPart)(nil),              // 16: sonde.peer.v1.QueryPart
+	(*CheckDuplicateRequest)(nil),  // 17: sonde.peer.v1.CheckDuplicateRequest
+	(*CheckDuplicateResponse)(nil), // 18: sonde.peer.v1.CheckDuplicateResponse
+	(*ListStreamsRequest)(nil),     // 19: sonde.peer.v1.ListStreamsRequest
+	(*ListStreamsPart)(nil),        // 20: sonde.peer.v1.ListStreamsPart
+	nil,                            // 21: sonde.peer.v1.Applications.NotServingEntry
+	nil,                            // 22: sonde.peer.v1.Listeners.RefusedEntry
+	(*timestamppb.Timestamp)(nil),  // 23: google.protobuf.Timestamp
+	(*v1.Liveness)(nil),            // 24: sonde.agent.v1.Liveness
+	(*v11.Stream)(nil),             // 25: sonde.admin.v1.Stream
 }
 var file_peer_v1_peer_proto_depIdxs = []int32{
 	2,  // 0: sonde.peer.v1.ReportMessage.hello:type_name -> sonde.peer.v1.Hello
@@ -1520,37 +1590,40 @@ var file_peer_v1_peer_proto_depIdxs = []int32{
 	3,  // 2: sonde.peer.v1.ReportMessage.snapshot_end:type_name -> sonde.peer.v1.SnapshotEnd
 	4,  // 3: sonde.peer.v1.ReportMessage.replica:type_name -> sonde.peer.v1.Replica
 	6,  // 4: sonde.peer.v1.ReportReply.taken:type_name -> sonde.peer.v1.Taken
-	22, // 5: sonde.peer.v1.Hello.started:type_name -> google.protobuf.Timestamp
+	23, // 5: sonde.peer.v1.Hello.started:type_name -> google.protobuf.Timestamp
 	5,  // 6: sonde.peer.v1.Replica.authorities:type_name -> sonde.peer.v1.Authority
 	5,  // 7: sonde.peer.v1.Replica.serving_ca:type_name -> sonde.peer.v1.Authority
 	9,  // 8: sonde.peer.v1.Proxy.certificate:type_name -> sonde.peer.v1.Certificate
 	10, // 9: sonde.peer.v1.Proxy.session:type_name -> sonde.peer.v1.Session
 	11, // 10: sonde.peer.v1.Proxy.applications:type_name -> sonde.peer.v1.Applications
-	12, // 11: sonde.peer.v1.Proxy.listeners:type_name -> sonde.peer.v1.Listeners
-	13, // 12: sonde.peer.v1.Proxy.waiting:type_name -> sonde.peer.v1.Waiting
-	22, // 13: sonde.peer.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
-	7,  // 14: sonde.peer.v1.Session.order:type_name -> sonde.peer.v1.Order
-	22, // 15: sonde.peer.v1.Session.since:type_name -> google.protobuf.Timestamp
-	22, // 16: sonde.peer.v1.Session.ended:type_name -> google.protobuf.Timestamp
-	7,  // 17: sonde.peer.v1.Applications.order:type_name -> sonde.peer.v1.Order
-	20, // 18: sonde.peer.v1.Applications.not_serving:type_name -> sonde.peer.v1.Applications.NotServingEntry
-	7,  // 19: sonde.peer.v1.Listeners.order:type_name -> sonde.peer.v1.Order
-	21, // 20: sonde.peer.v1.Listeners.refused:type_name -> sonde.peer.v1.Listeners.RefusedEntry
-	22, // 21: sonde.peer.v1.Waiting.since:type_name -> google.protobuf.Timestamp
-	23, // 22: sonde.peer.v1.ListStreamsPart.streams:type_name -> sonde.admin.v1.Stream
-	0,  // 23: sonde.peer.v1.PeerService.Report:input_type -> sonde.peer.v1.ReportMessage
-	14, // 24: sonde.peer.v1.PeerService.Query:input_type -> sonde.peer.v1.QueryRequest
-	16, // 25: sonde.peer.v1.PeerService.CheckDuplicate:input_type -> sonde.peer.v1.CheckDuplicateRequest
-	18, // 26: sonde.peer.v1.PeerService.ListStreams:input_type -> sonde.peer.v1.ListStreamsRequest
-	1,  // 27: sonde.peer.v1.PeerService.Report:output_type -> sonde.peer.v1.ReportReply
-	15, // 28: sonde.peer.v1.PeerService.Query:output_type -> sonde.peer.v1.QueryPart
-	17, // 29: sonde.peer.v1.PeerService.CheckDuplicate:output_type -> sonde.peer.v1.CheckDuplicateResponse
-	19, // 30: sonde.peer.v1.PeerService.ListStreams:output_type -> sonde.peer.v1.ListStreamsPart
-	27, // [27:31] is the sub-list for method output_type
-	23, // [23:27] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	13, // 11: sonde.peer.v1.Proxy.listeners:type_name -> sonde.peer.v1.Listeners
+	14, // 12: sonde.peer.v1.Proxy.waiting:type_name -> sonde.peer.v1.Waiting
+	12, // 13: sonde.peer.v1.Proxy.liveness:type_name -> sonde.peer.v1.Liveness
+	23, // 14: sonde.peer.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
+	7,  // 15: sonde.peer.v1.Session.order:type_name -> sonde.peer.v1.Order
+	23, // 16: sonde.peer.v1.Session.since:type_name -> google.protobuf.Timestamp
+	23, // 17: sonde.peer.v1.Session.ended:type_name -> google.protobuf.Timestamp
+	7,  // 18: sonde.peer.v1.Applications.order:type_name -> sonde.peer.v1.Order
+	21, // 19: sonde.peer.v1.Applications.not_serving:type_name -> sonde.peer.v1.Applications.NotServingEntry
+	7,  // 20: sonde.peer.v1.Liveness.order:type_name -> sonde.peer.v1.Order
+	24, // 21: sonde.peer.v1.Liveness.said:type_name -> sonde.agent.v1.Liveness
+	7,  // 22: sonde.peer.v1.Listeners.order:type_name -> sonde.peer.v1.Order
+	22, // 23: sonde.peer.v1.Listeners.refused:type_name -> sonde.peer.v1.Listeners.RefusedEntry
+	23, // 24: sonde.peer.v1.Waiting.since:type_name -> google.protobuf.Timestamp
+	25, // 25: sonde.peer.v1.ListStreamsPart.streams:type_name -> sonde.admin.v1.Stream
+	0,  // 26: sonde.peer.v1.PeerService.Report:input_type -> sonde.peer.v1.ReportMessage
+	15, // 27: sonde.peer.v1.PeerService.Query:input_type -> sonde.peer.v1.QueryRequest
+	17, // 28: sonde.peer.v1.PeerService.CheckDuplicate:input_type -> sonde.peer.v1.CheckDuplicateRequest
+	19, // 29: sonde.peer.v1.PeerService.ListStreams:input_type -> sonde.peer.v1.ListStreamsRequest
+	1,  // 30: sonde.peer.v1.PeerService.Report:output_type -> sonde.peer.v1.ReportReply
+	16, // 31: sonde.peer.v1.PeerService.Query:output_type -> sonde.peer.v1.QueryPart
+	18, // 32: sonde.peer.v1.PeerService.CheckDuplicate:output_type -> sonde.peer.v1.CheckDuplicateResponse
+	20, // 33: sonde.peer.v1.PeerService.ListStreams:output_type -> sonde.peer.v1.ListStreamsPart
+	30, // [30:34] is the sub-list for method output_type
+	26, // [26:30] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_peer_v1_peer_proto_init() }
@@ -1574,7 +1647,7 @@ func file_peer_v1_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_peer_v1_peer_proto_rawDesc), len(file_peer_v1_peer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   22,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

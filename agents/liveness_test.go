@@ -1,0 +1,324 @@
+package agents_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/sonde-mesh/sonde/agents"
+	"github.com/sonde-mesh/sonde/agents/observed"
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/meshview"
+)
+
+const db0ID = "default/db-0.shop"
+
+// restarts is what agents are told, and of which proxies it was told.
+type restarts struct {
+	mu   sync.Mutex
+	of   map[mesh.ID]*agentv1.Restarts
+	held []mesh.ID
+}
+
+func (r *restarts) Of(id mesh.ID) *agentv1.Restarts {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.of[id]
+}
+
+func (r *restarts) Held(id mesh.ID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.held = append(r.held, id)
+}
+
+func (r *restarts) set(id mesh.ID, m *agentv1.Restarts) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.of[id] = m
+}
+
+// takeHeld returns how often it was told of db-0 since it was last asked.
+func (r *restarts) takeHeld(t *testing.T) int {
+	t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	told := r.held
+	r.held = nil
+	for _, id := range told {
+		if id != db0ID {
+			t.Errorf("it was told of %s", id)
+		}
+	}
+	return len(told)
+}
+
+// guardedPod starts a control plane that grants restarts, and an agent of the pod shop/db-0 that has joined.
+func guardedPod(t *testing.T) (*podHarness, *restarts, *agent) {
+	t.Helper()
+	r := &restarts{of: map[mesh.ID]*agentv1.Restarts{}}
+	h := newPodHarness(t, podTokens{"1": db0("1"), "2": db0("2")}, func(o *agents.Options) { o.Restarts = r })
+	h.has("1")
+	a := h.pod("1")
+	a.features = append(a.features, agentv1.FeatureRestartGrants)
+	if err := a.join(); err != nil {
+		t.Fatal(err)
+	}
+	return h, r, a
+}
+
+// holds reports containers as held.
+func (a *agent) holds(held ...*agentv1.HeldLiveness) {
+	a.h.t.Helper()
+	a.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Liveness{Liveness: &agentv1.Liveness{Held: held}}})
+}
+
+func heldFor(container string, failing time.Duration) *agentv1.HeldLiveness {
+	return &agentv1.HeldLiveness{Container: container, Failing: durationpb.New(failing), Reason: "connection refused"}
+}
+
+// known waits until these containers of db-0 are held.
+func (h *podHarness) known(want ...observed.HeldContainer) {
+	h.t.Helper()
+	var diff string
+	deadline := time.Now().Add(patience)
+	for time.Now().Before(deadline) {
+		if diff = cmp.Diff(want, h.server.PodLiveness()[db0ID].Failing, cmpopts.EquateApproxTime(time.Second)); diff == "" {
+			return
+		}
+		<-time.After(2 * time.Millisecond)
+	}
+	h.t.Fatalf("PodLiveness() (-want +got):\n%s", diff)
+}
+
+func (h *podHarness) heldSince(container string, failing time.Duration) observed.HeldContainer {
+	return observed.HeldContainer{Container: container, Since: h.now().Add(-failing), Reason: "connection refused"}
+}
+
+// is waits until the endpoint of db-0 has this health.
+func (h *podHarness) is(health meshview.Health, reason meshview.Reason) {
+	h.t.Helper()
+	h.eventually("the endpoint has its health", func() bool {
+		e := h.endpoint("db", "db-0.shop")
+		return e != nil && e.Health == health && e.Reason == reason
+	})
+}
+
+func TestHeldLivenessOfAPod(t *testing.T) {
+	h, r, a := guardedPod(t)
+	a.connect(false)
+	h.is(meshview.Ready, meshview.NoReason)
+	a.holds(heldFor("app", time.Minute), heldFor("cache", 0))
+	h.known(h.heldSince("app", time.Minute), h.heldSince("cache", 0))
+	h.is(meshview.Draining, meshview.LivenessHeld)
+	if n := r.takeHeld(t); n != 1 {
+		t.Errorf("it was told %d times, want once", n)
+	}
+	if told := h.server.Proxy(db0ID).GetLiveness().GetSaid().GetHeld(); len(told) != 2 || told[0].GetFailing().AsDuration() < time.Minute || told[1].GetContainer() != "cache" {
+		t.Errorf("other replicas are told %v", told)
+	}
+
+	a.holds(heldFor("app", time.Minute), heldFor("cache", 0))
+	a.heard()
+	if n := r.takeHeld(t); n != 0 {
+		t.Errorf("it was told of what it knows %d times", n)
+	}
+	granted := heldFor("app", time.Minute)
+	granted.Grant = "g-2"
+	a.holds(granted)
+	want := h.heldSince("app", time.Minute)
+	want.Grant = "g-2"
+	h.known(want)
+	h.is(meshview.Draining, meshview.LivenessHeld)
+	if n := r.takeHeld(t); n != 1 {
+		t.Errorf("it was told of a grant %d times, want once", n)
+	}
+
+	a.holds()
+	h.known()
+	h.is(meshview.Ready, meshview.NoReason)
+	for _, line := range [][]string{{"guarded liveness probe fails", "container=app"}, {"guarded liveness probe fails", "container=cache"}, {"does not fail any more", "container=app"}} {
+		h.eventually("it is logged once", func() bool { return len(h.log.lines(line...)) == 1 })
+	}
+}
+
+// A lost session says nothing about the pod: it is held until another one says something else, or another pod has its name.
+func TestHeldLivenessOutlivesASession(t *testing.T) {
+	h, r, a := guardedPod(t)
+	a.connect(false)
+	a.holds(heldFor("app", 0))
+	h.is(meshview.Draining, meshview.LivenessHeld)
+	a.leave()
+	h.eventually("the session has ended", func() bool { return !h.server.Proxy(db0ID).GetSession().GetOpen() })
+	h.known(h.heldSince("app", 0))
+	a.connect(false)
+	a.heard()
+	h.known(h.heldSince("app", 0))
+	a.holds(heldFor("cache", 0))
+	h.known(h.heldSince("cache", 0))
+
+	r.takeHeld(t)
+	h.has("2")
+	h.known()
+	if n := r.takeHeld(t); n != 1 {
+		t.Errorf("it was told %d times that the pod is gone, want once", n)
+	}
+	if m := h.server.Proxy(db0ID); m.GetLiveness() != nil {
+		t.Errorf("other replicas are told %v of its successor", m)
+	}
+	h.eventually("its successor is not held", func() bool {
+		_, p := h.builder.View().Proxy(db0ID)
+		return !p.Observed.Held
+	})
+}
+
+func TestHeldLivenessOfAPodThatIsGone(t *testing.T) {
+	h, r, a := guardedPod(t)
+	a.connect(false)
+	a.holds(heldFor("app", 0))
+	h.known(h.heldSince("app", 0))
+	r.takeHeld(t)
+	h.builder.Delete("test", mesh.Key{Kind: mesh.KindDataplane, Mesh: "default", Name: "db-0.shop"})
+	h.known()
+	h.eventually("it is told", func() bool { return r.takeHeld(t) == 1 })
+}
+
+func TestLivenessRefuses(t *testing.T) {
+	long := strings.Repeat("g", 254)
+	var many []*agentv1.HeldLiveness
+	for i := range agentv1.MaxReported + 1 {
+		many = append(many, heldFor(fmt.Sprint("c-", i), 0))
+	}
+	tests := map[string]struct {
+		held []*agentv1.HeldLiveness
+		want string
+	}{
+		"too many":           {many, "21 containers, must be at most 20"},
+		"no name":            {[]*agentv1.HeldLiveness{heldFor("", 0)}, "must be the name of a container"},
+		"no DNS label":       {[]*agentv1.HeldLiveness{heldFor("App", 0)}, `container: "App": must be the name of a container`},
+		"a long name":        {[]*agentv1.HeldLiveness{heldFor(strings.Repeat("a", 64), 0)}, "must be the name of a container"},
+		"twice":              {[]*agentv1.HeldLiveness{heldFor("app", 0), heldFor("app", 0)}, `container: "app": is there twice`},
+		"a negative time":    {[]*agentv1.HeldLiveness{heldFor("app", -time.Second)}, `failing of "app"`},
+		"no time":            {[]*agentv1.HeldLiveness{{Container: "app", Failing: &durationpb.Duration{Nanos: 1e9}}}, `failing of "app"`},
+		"a long grant":       {[]*agentv1.HeldLiveness{{Container: "app", Grant: long}}, "must be at most 253 characters"},
+		"more than 32 KiB":   {[]*agentv1.HeldLiveness{{Container: "app", Reason: strings.Repeat("r", 32<<10)}}, "more than 32768 bytes"},
+		"second is wrong":    {[]*agentv1.HeldLiveness{heldFor("app", 0), heldFor("a_b", 0)}, `container: "a_b"`},
+		"ends with a hyphen": {[]*agentv1.HeldLiveness{heldFor("app-", 0)}, `container: "app-"`},
+	}
+	h, _, a := guardedPod(t)
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			a.connect(false)
+			a.holds(tc.held...)
+			wantStatus(t, a.ending(), codes.InvalidArgument, tc.want)
+			a.leave()
+		})
+	}
+	h.known()
+}
+
+// The longest message is taken, and a longer reason is cut.
+func TestLongLiveness(t *testing.T) {
+	h, _, a := guardedPod(t)
+	a.connect(false)
+	longest := make([]*agentv1.HeldLiveness, agentv1.MaxReported)
+	for i := range longest {
+		longest[i] = &agentv1.HeldLiveness{
+			Container: fmt.Sprint(strings.Repeat("c", 61), 10+i), Failing: durationpb.New(time.Hour), Reason: strings.Repeat("r", agentv1.MaxReason),
+			Grant: strings.Repeat("g", 253),
+		}
+	}
+	longest[0].Reason += "more"
+	a.holds(longest...)
+	h.eventually("all are held", func() bool { return len(h.server.PodLiveness()[db0ID].Failing) == agentv1.MaxReported })
+	if got := h.server.PodLiveness()[db0ID].Failing[0].Reason; len(got) != agentv1.MaxReason {
+		t.Errorf("the reason has %d bytes", len(got))
+	}
+}
+
+func TestAgentsAreToldOfRestarts(t *testing.T) {
+	h, r, a := guardedPod(t)
+	first := &agentv1.Restarts{WhenAway: &agentv1.WhenAway{Policy: agentv1.WhenAway_SLOTS}}
+	r.set(db0ID, first)
+	a.connect(false)
+	if m := a.receive(); !proto.Equal(m.GetRestarts(), first) {
+		t.Fatalf("got %v, want what holds", m)
+	}
+	h.server.WakeRestarts(db0ID, "default/other")
+	a.heard()
+	second := &agentv1.Restarts{Grants: []*agentv1.RestartGrant{{Name: "g-1", Container: "app", Epoch: 7}}}
+	r.set(db0ID, second)
+	h.server.WakeRestarts(db0ID)
+	if m := a.receive(); !proto.Equal(m.GetRestarts(), second) {
+		t.Errorf("got %v, want the grant", m)
+	}
+	a.leave()
+
+	a.features = slices.DeleteFunc(a.features, func(f string) bool { return f == agentv1.FeatureRestartGrants })
+	a.connect(false)
+	a.heard()
+	select {
+	case m := <-a.inbox:
+		t.Errorf("an agent without the feature is sent %v", m)
+	default:
+	}
+}
+
+// welcomed opens a session, and returns the features of the control plane.
+func (a *agent) welcomed() []string {
+	a.h.t.Helper()
+	a.open()
+	a.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Hello{Hello: &agentv1.Hello{Features: a.features, InUse: a.inUse()}}})
+	return a.receive().GetWelcome().GetFeatures()
+}
+
+func TestRestartGrantsAreOffered(t *testing.T) {
+	_, _, a := guardedPod(t)
+	if features := a.welcomed(); !slices.Contains(features, agentv1.FeatureRestartGrants) {
+		t.Errorf("features are %v", features)
+	}
+}
+
+// A control plane that grants no restarts does not offer it, and takes no reports. Neither does any of the agents of written Dataplanes.
+func TestLivenessIsIgnored(t *testing.T) {
+	tests := map[string]func(*testing.T) (*harness, *agent){
+		"no restarts are granted": func(t *testing.T) (*harness, *agent) {
+			h := newPodHarness(t, podTokens{"1": db0("1")})
+			h.has("1")
+			a := h.pod("1")
+			if err := a.join(); err != nil {
+				t.Fatal(err)
+			}
+			if features := a.welcomed(); slices.Contains(features, agentv1.FeatureRestartGrants) {
+				t.Errorf("features are %v", features)
+			}
+			return h.harness, a
+		},
+		"of a written Dataplane": func(t *testing.T) (*harness, *agent) {
+			h, a := joined(t, func(o *agents.Options) { o.Restarts = &restarts{} })
+			a.connect(false)
+			return h, a
+		},
+	}
+	for name, start := range tests {
+		t.Run(name, func(t *testing.T) {
+			h, a := start(t)
+			before := h.metric("sonde_agents_unknown_messages_total", "")
+			a.holds(heldFor("app", 0))
+			h.eventually("it is counted", func() bool { return h.metric("sonde_agents_unknown_messages_total", "") == before+1 })
+			if all := h.server.PodLiveness(); len(all) > 0 {
+				t.Errorf("held are %v", all)
+			}
+		})
+	}
+}

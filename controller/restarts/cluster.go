@@ -1,0 +1,209 @@
+package restarts
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/controller/watch"
+	"github.com/sonde-mesh/sonde/restartbudget"
+)
+
+// cluster is what the leader decides by: the guarded pods, how many of them are desired, and what disruption their operators allow.
+type cluster struct {
+	pods         *watch.Store[*corev1.Pod, pod]
+	deployments  *watch.Store[*appsv1.Deployment, int]
+	statefulSets *watch.Store[*appsv1.StatefulSet, int]
+	daemonSets   *watch.Store[*appsv1.DaemonSet, int]
+	disruption   *watch.Store[*policyv1.PodDisruptionBudget, disruption]
+}
+
+// disruption is what is kept of a PodDisruptionBudget: its spec alone, since its status is late and reserves nothing.
+type disruption struct {
+	selects labels.Selector
+	limit   restartbudget.Limit
+}
+
+func newCluster(client kubernetes.Interface, changed func()) *cluster {
+	apps := client.AppsV1().RESTClient()
+	none := func() {}
+	return &cluster{
+		pods: watch.New(watch.Kind[*corev1.Pod, pod]{
+			Client: client.CoreV1().RESTClient(), Resource: "pods", Labels: mesh.LabelMesh, New: &corev1.Pod{}, Synced: none,
+			Record: readPod, Changed: func(watch.Key, *pod, *pod) { changed() },
+		}),
+		deployments: watch.New(watch.Kind[*appsv1.Deployment, int]{
+			Client: apps, Resource: "deployments", New: &appsv1.Deployment{}, Synced: none, Changed: func(watch.Key, *int, *int) { changed() },
+			Record: func(d *appsv1.Deployment) (int, bool) { return replicasOf(d.Spec.Replicas), true },
+		}),
+		statefulSets: watch.New(watch.Kind[*appsv1.StatefulSet, int]{
+			Client: apps, Resource: "statefulsets", New: &appsv1.StatefulSet{}, Synced: none, Changed: func(watch.Key, *int, *int) { changed() },
+			Record: func(s *appsv1.StatefulSet) (int, bool) { return replicasOf(s.Spec.Replicas), true },
+		}),
+		daemonSets: watch.New(watch.Kind[*appsv1.DaemonSet, int]{
+			Client: apps, Resource: "daemonsets", New: &appsv1.DaemonSet{}, Synced: none, Changed: func(watch.Key, *int, *int) { changed() },
+			Record: func(d *appsv1.DaemonSet) (int, bool) { return int(d.Status.DesiredNumberScheduled), true },
+		}),
+		disruption: watch.New(watch.Kind[*policyv1.PodDisruptionBudget, disruption]{
+			Client: client.PolicyV1().RESTClient(), Resource: "poddisruptionbudgets", New: &policyv1.PodDisruptionBudget{}, Synced: none,
+			Record: readDisruption, Changed: func(watch.Key, *disruption, *disruption) { changed() },
+		}),
+	}
+}
+
+// replicasOf returns Kubernetes' default for a number that is not there.
+func replicasOf(n *int32) int {
+	if n == nil {
+		return 1
+	}
+	return int(*n)
+}
+
+// readDisruption returns false for a budget that selects nothing, or that Kubernetes does not use either.
+func readDisruption(b *policyv1.PodDisruptionBudget) (disruption, bool) {
+	selects, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
+	if err != nil || b.Spec.Selector == nil {
+		return disruption{}, false
+	}
+	return disruption{selects, restartbudget.Limit{
+		Name: b.Namespace + "/" + b.Name, MaxUnavailable: amountOf(b.Spec.MaxUnavailable), MinAvailable: amountOf(b.Spec.MinAvailable),
+	}}, true
+}
+
+// amountOf returns nil for what the API server would have refused.
+func amountOf(v *intstr.IntOrString) *restartbudget.Amount {
+	if v == nil {
+		return nil
+	}
+	if v.Type == intstr.Int {
+		return &restartbudget.Amount{Value: v.IntValue()}
+	}
+	share, is := strings.CutSuffix(v.StrVal, "%")
+	n, err := strconv.Atoi(share)
+	if err != nil || !is || n < 0 {
+		return nil
+	}
+	return &restartbudget.Amount{Value: n, Percent: true}
+}
+
+// run follows the cluster until ctx ends, and then returns nil.
+func (c *cluster) run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	for _, task := range []func(context.Context) error{c.pods.Run, c.deployments.Run, c.statefulSets.Run, c.daemonSets.Run, c.disruption.Run} {
+		group.Go(func() error { return task(ctx) })
+	}
+	return group.Wait()
+}
+
+// missing returns what has not been read yet, nil once all has.
+func (c *cluster) missing() error {
+	return errors.Join(c.pods.Missing(), c.deployments.Missing(), c.statefulSets.Missing(), c.daemonSets.Missing(), c.disruption.Missing())
+}
+
+// input returns what to decide by, and the pods by UID.
+func (c *cluster) input(liveness map[watch.Key]Liveness) (in restartbudget.Input, pods map[string]watch.Key) {
+	in.Workloads, pods = map[restartbudget.WorkloadID]*restartbudget.Workload{}, map[string]watch.Key{}
+	guarded := map[restartbudget.WorkloadID]bool{}
+	for _, key := range c.pods.Keys() {
+		p := c.pods.Get(key)
+		if p == nil {
+			continue // it has gone meanwhile
+		}
+		pods[p.uid] = key
+		w := in.Workloads[p.workload]
+		if w == nil {
+			w = &restartbudget.Workload{Pods: map[string]*restartbudget.Pod{}}
+			in.Workloads[p.workload] = w
+		}
+		counted := p.Pod
+		counted.Containers = make([]restartbudget.Container, len(p.Containers))
+		said := liveness[key]
+		for i, container := range p.Containers {
+			counted.Containers[i] = said.judge(container)
+		}
+		w.Pods[p.uid] = &counted
+		if len(p.Containers) == 0 {
+			continue
+		}
+		in.Requests = append(in.Requests, said.requests(p)...)
+		if !guarded[p.workload] { // the pods of a workload have the labels of one template
+			w.Disruption = c.disruptionOf(key.Namespace, p)
+		}
+		guarded[p.workload] = true
+		in.Guarded += len(p.Containers)
+	}
+	for id, w := range in.Workloads {
+		if !guarded[id] {
+			delete(in.Workloads, id)
+			continue
+		}
+		w.Replicas = c.desired(id, w)
+	}
+	return in, pods
+}
+
+// judge adds to a container whether its check has passed since its last restart.
+func (l Liveness) judge(c restartbudget.Container) restartbudget.Container {
+	for _, name := range l.Passing {
+		if name == c.Name {
+			c.Passed = c.Restarts
+		}
+	}
+	return c
+}
+
+// requests returns those of a pod. What is not guarded by the pod's own probe table asks in vain.
+func (l Liveness) requests(p *pod) []restartbudget.Request {
+	var all []restartbudget.Request
+	for _, f := range l.Failing {
+		for i := range p.Containers {
+			if p.Containers[i].Name == f.Container {
+				all = append(all, restartbudget.Request{
+					ContainerKey: restartbudget.ContainerKey{PodUID: p.uid, Name: f.Container}, Workload: p.workload,
+					Restarts: p.Containers[i].Restarts, Since: f.Since,
+				})
+			}
+		}
+	}
+	return all
+}
+
+// disruptionOf returns the limits of the budgets that select a pod.
+func (c *cluster) disruptionOf(namespace string, p *pod) []restartbudget.Limit {
+	var all []restartbudget.Limit
+	for _, key := range c.disruption.Keys() {
+		if d := c.disruption.Get(key); d != nil && key.Namespace == namespace && d.selects.Matches(p.labels) {
+			all = append(all, d.limit)
+		}
+	}
+	return all
+}
+
+// desired returns how many pods a workload is to have: of a kind that is not known, as many as there are.
+func (c *cluster) desired(id restartbudget.WorkloadID, w *restartbudget.Workload) int {
+	key := watch.Key{Namespace: id.Namespace, Name: id.Name}
+	var n *int
+	switch id.Kind {
+	case "Deployment":
+		n = c.deployments.Get(key)
+	case "StatefulSet":
+		n = c.statefulSets.Get(key)
+	case "DaemonSet":
+		n = c.daemonSets.Get(key)
+	}
+	if n != nil {
+		return *n
+	}
+	return len(w.Pods)
+}

@@ -1,0 +1,178 @@
+package restarts
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sonde-mesh/sonde/controller/watch"
+	"github.com/sonde-mesh/sonde/restartbudget"
+)
+
+const (
+	// Lead decides after changes, at most once in decideEvery, and each decideAnyway, since time alone ends grants.
+	decideEvery  = 200 * time.Millisecond
+	decideAnyway = 5 * time.Second
+	// complainEvery is how often it is logged that something cannot be read.
+	complainEvery = 30 * time.Second
+	// keepGrants is how long a grant that is over is kept.
+	keepGrants = time.Hour
+)
+
+// Lead decides until ctx ends, and then returns nil. It is for the leader, whose epoch its grants have.
+func (r *Restarts) Lead(ctx context.Context, epoch int64) error {
+	l := &leader{Restarts: r, epoch: epoch, cluster: newCluster(r.o.Watching, r.Wake)}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return l.cluster.run(ctx) })
+	group.Go(func() error {
+		if !l.await(ctx) {
+			return nil
+		}
+		var granted []restartbudget.Grant
+		for _, key := range r.grants.Keys() {
+			if g := r.grants.Get(key); g != nil {
+				granted = append(granted, g.Grant)
+			}
+		}
+		l.state = restartbudget.Restore(time.Now(), granted)
+		l.run(ctx)
+		return nil
+	})
+	return group.Wait()
+}
+
+// leader is a Restarts whose replica leads.
+type leader struct {
+	*Restarts
+	epoch   int64
+	cluster *cluster
+	state   *restartbudget.State
+}
+
+// await waits until all has been read, and returns false if ctx ends before.
+func (l *leader) await(ctx context.Context) bool {
+	poll, complain := time.NewTicker(decideEvery), time.NewTicker(complainEvery)
+	defer poll.Stop()
+	defer complain.Stop()
+	for {
+		err := errors.Join(l.cluster.missing(), l.grants.Missing())
+		if err == nil {
+			return true
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-poll.C:
+		case <-complain.C:
+			l.o.Logger.WarnContext(ctx, "no restart is granted until all is read: without its CustomResourceDefinition there are no RestartGrants", "err", err)
+		}
+	}
+}
+
+func (l *leader) run(ctx context.Context) {
+	anyway := time.NewTicker(decideAnyway)
+	defer anyway.Stop()
+	for {
+		l.o.Loop.Begin()
+		l.decide(ctx, time.Now())
+		l.o.Loop.End()
+		select {
+		case <-ctx.Done():
+			return
+		case <-l.wake:
+		case <-anyway.C:
+		}
+		pause := time.NewTimer(decideEvery)
+		select {
+		case <-ctx.Done():
+		case <-pause.C:
+		}
+		pause.Stop()
+	}
+}
+
+// decide makes one round of decisions, and writes them.
+func (l *leader) decide(ctx context.Context, now time.Time) {
+	liveness := l.o.Liveness()
+	l.refund(ctx, now, liveness)
+	in, pods := l.cluster.input(liveness)
+	result := l.state.Decide(now, in)
+	for _, g := range result.Changed {
+		l.writeStatus(ctx, g, pods)
+	}
+	for _, d := range result.Decisions {
+		if d.Reason != restartbudget.ReasonGranted {
+			continue
+		}
+		l.o.Loop.Beat() // each of them may wait for the API server
+		l.write(ctx, now, *d.Grant, pods[d.Grant.ID.PodUID])
+	}
+	l.sweep(ctx, now)
+}
+
+// write makes the object of a new grant. An agent is told once a watch has it.
+func (l *leader) write(ctx context.Context, now time.Time, g restartbudget.Grant, pod watch.Key) {
+	o := objectOf(g, pod, l.epoch)
+	err := l.o.Writing.Post().Resource(resource).Namespace(o.Namespace).Body(o).Do(ctx).Error()
+	log := l.o.Logger.With("namespace", pod.Namespace, "pod", pod.Name, "container", g.ID.Name, "restarts", g.ID.Restarts)
+	switch {
+	case err == nil:
+		log.InfoContext(ctx, "restart granted", "grant", o.Name)
+	case apierrors.IsAlreadyExists(err): // a leader before this one has granted it
+		log.InfoContext(ctx, "restart was granted before", "grant", o.Name)
+	default:
+		log.WarnContext(ctx, "restart not granted, trying again", "err", err)
+		l.state.Refund(now, g.ID)
+	}
+}
+
+// refund ends grants that were not used, as agents say.
+func (l *leader) refund(ctx context.Context, now time.Time, liveness map[watch.Key]Liveness) {
+	for _, key := range l.grants.Keys() {
+		g := l.grants.Get(key)
+		if g == nil || g.Outcome != restartbudget.Open || !slices.Contains(liveness[g.pod].Unused, key.Name) {
+			continue
+		}
+		if refunded, is := l.state.Refund(now, g.ID); is {
+			l.patchStatus(ctx, key, refunded)
+		}
+	}
+}
+
+func (l *leader) writeStatus(ctx context.Context, g restartbudget.Grant, pods map[string]watch.Key) {
+	if pod, there := pods[g.ID.PodUID]; there {
+		l.patchStatus(ctx, watch.Key{Namespace: pod.Namespace, Name: nameOf(pod.Name, g.ID)}, g)
+	}
+}
+
+func (l *leader) patchStatus(ctx context.Context, key watch.Key, g restartbudget.Grant) {
+	patch, err := json.Marshal(map[string]any{"status": statusOf(g)})
+	if err == nil {
+		err = l.o.Writing.Patch(types.MergePatchType).Resource(resource).Namespace(key.Namespace).Name(key.Name).SubResource("status").Body(patch).Do(ctx).Error()
+	}
+	if err != nil && !apierrors.IsNotFound(err) {
+		l.o.Logger.WarnContext(ctx, "status of a grant not written", "namespace", key.Namespace, "grant", key.Name, "outcome", g.Outcome, "err", err)
+	}
+}
+
+// sweep deletes grants that have been over for long. Those that did not help are kept while there are pods of their template.
+func (l *leader) sweep(ctx context.Context, now time.Time) {
+	for _, key := range l.grants.Keys() {
+		g := l.grants.Get(key)
+		if g == nil || now.Sub(g.Granted) < keepGrants || g.Outcome == restartbudget.Unhelpful && l.state.Unhelpful(g.Workload, g.Template) {
+			continue
+		}
+		err := l.o.Writing.Delete().Resource(resource).Namespace(key.Namespace).Name(key.Name).Body(&metav1.DeleteOptions{}).Do(ctx).Error()
+		if err != nil && !apierrors.IsNotFound(err) {
+			l.o.Logger.WarnContext(ctx, "old grant not deleted", "namespace", key.Namespace, "grant", key.Name, "err", fmt.Errorf("delete: %w", err))
+		}
+	}
+}

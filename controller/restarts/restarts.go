@@ -1,0 +1,136 @@
+// Package restarts grants restarts of containers whose guarded liveness probe fails (package restartbudget). Every replica watches the RestartGrants and
+// tells its agents; the one that leads decides, and writes them.
+package restarts
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/sonde-mesh/sonde/api/v1alpha1"
+	"github.com/sonde-mesh/sonde/controller/watch"
+	"github.com/sonde-mesh/sonde/health/heartbeat"
+	"github.com/sonde-mesh/sonde/restartbudget"
+)
+
+// Liveness is what the agent of a pod says of its guarded liveness probes.
+type Liveness struct {
+	Failing []Failing
+	// Passing are the containers whose last check has passed. Unused are the names of grants by which a container has not restarted.
+	Passing, Unused []string
+}
+
+// Failing is a container whose liveness probe fails.
+type Failing struct {
+	Container string
+	Since     time.Time
+}
+
+// Options of Restarts. All are required but Loop.
+type Options struct {
+	// Watching and Grants are clients of the API server without a timeout, the second one of group sonde.dev; Writing is that with one.
+	Watching        kubernetes.Interface
+	Grants, Writing rest.Interface
+	// Liveness returns what agents say, by pod, whichever replica they speak with.
+	Liveness func() map[watch.Key]Liveness
+	// Tell has the agent of a pod be told what Of returns, if its session is with this replica. It returns at once.
+	Tell   func(pod watch.Key)
+	Logger *slog.Logger
+	// Loop watches Lead.
+	Loop *heartbeat.Loop
+}
+
+// Restarts has the grants that there are.
+type Restarts struct {
+	o      Options
+	grants *watch.Store[*v1alpha1.RestartGrant, grant]
+	wake   chan struct{} // something has changed that Lead decides by
+
+	mu    sync.Mutex
+	ofPod map[watch.Key]map[watch.Key]*grant // by pod, and by grant
+}
+
+// grant is what is kept of a RestartGrant.
+type grant struct {
+	restartbudget.Grant
+	epoch int64
+	pod   watch.Key
+}
+
+// New returns Restarts. Nothing is read before Run.
+func New(o Options) *Restarts {
+	r := &Restarts{o: o, wake: make(chan struct{}, 1), ofPod: map[watch.Key]map[watch.Key]*grant{}}
+	r.grants = watch.New(watch.Kind[*v1alpha1.RestartGrant, grant]{
+		Client: o.Grants, Resource: resource, New: &v1alpha1.RestartGrant{}, Record: r.read, Changed: r.changed, Synced: func() {},
+	})
+	return r
+}
+
+// resource is the plural name of RestartGrants.
+const resource = "restartgrants"
+
+// Run follows the grants until ctx ends, and then returns nil.
+func (r *Restarts) Run(ctx context.Context) error { return r.grants.Run(ctx) }
+
+// read leaves out what nobody can have written, which is logged.
+func (r *Restarts) read(o *v1alpha1.RestartGrant) (grant, bool) {
+	g, err := grantOf(o)
+	if err != nil {
+		r.o.Logger.Error("RestartGrant not used", "namespace", o.Namespace, "name", o.Name, "err", err)
+		return grant{}, false
+	}
+	return g, true
+}
+
+func (r *Restarts) changed(key watch.Key, before, now *grant) {
+	pod := cmp.Or(now, before).pod
+	r.mu.Lock()
+	if now == nil {
+		delete(r.ofPod[pod], key)
+	} else {
+		if r.ofPod[pod] == nil {
+			r.ofPod[pod] = map[watch.Key]*grant{}
+		}
+		r.ofPod[pod][key] = now
+	}
+	if len(r.ofPod[pod]) == 0 {
+		delete(r.ofPod, pod)
+	}
+	r.mu.Unlock()
+	r.o.Tell(pod)
+	r.Wake()
+}
+
+// Wake has Lead decide soon.
+func (r *Restarts) Wake() {
+	select {
+	case r.wake <- struct{}{}:
+	default: // it has not decided yet since the last time
+	}
+}
+
+// Open is a grant that an agent is told.
+type Open struct {
+	Name, Container string
+	Epoch           int64
+}
+
+// Of returns the grants of a pod that are open, sorted by name.
+func (r *Restarts) Of(pod watch.Key) []Open {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var all []Open
+	for key, g := range r.ofPod[pod] {
+		if g.Outcome == restartbudget.Open && !g.DryRun {
+			all = append(all, Open{Name: key.Name, Container: g.ID.Name, Epoch: g.epoch})
+		}
+	}
+	slices.SortFunc(all, func(a, b Open) int { return cmp.Compare(a.Name, b.Name) })
+	return all
+}

@@ -1,0 +1,105 @@
+package restartbudget
+
+import "fmt"
+
+// Verdict is what an agent is told. It is a label of metrics.
+type Verdict string
+
+// Verdicts.
+const (
+	// Granted lets the container restart: the agent tells the kubelet that its check fails.
+	Granted Verdict = "granted"
+	// Held keeps the failure from the kubelet.
+	Held Verdict = "held"
+	// Native leaves it to the kubelet, without a grant.
+	Native Verdict = "native"
+)
+
+// Reason is why a decision was made: the first rule that held, in the order in which they are listed here. It is a label of metrics.
+type Reason string
+
+// Reasons.
+const (
+	ReasonOff           Reason = "off"
+	ReasonUnknown       Reason = "unknown_container"
+	ReasonStale         Reason = "stale_request"
+	ReasonSuspended     Reason = "suspended"
+	ReasonBlacklisted   Reason = "blacklisted"
+	ReasonGrantedBefore Reason = "granted_before"
+	ReasonBreaker       Reason = "breaker_open"
+	ReasonGlobalLimit   Reason = "per_minute"
+	ReasonNodeLimit     Reason = "per_node_per_minute"
+	ReasonBudgetLimit   Reason = "budget_per_minute"
+	ReasonUnhelpful     Reason = "unhelpful"
+	ReasonNoneAllowed   Reason = "none_allowed"
+	ReasonInProgress    Reason = "in_progress"
+	ReasonUnavailable   Reason = "unavailable"
+	ReasonPodBusy       Reason = "pod_busy"
+	ReasonGranted       Reason = "granted"
+)
+
+// Decision on a request.
+type Decision struct {
+	Request Request
+	Verdict Verdict
+	// DryRun decisions are not to be followed: the kubelet sees the truth.
+	DryRun bool
+	Cause
+	// Grant if Verdict is Granted, else nil: a new one to be written if Reason is ReasonGranted, else the one that it had.
+	Grant *Grant
+}
+
+// Cause is what a rule has found.
+type Cause struct {
+	Reason Reason
+	// Count of what the rule limits, and its Limit; 0 where it does not count. For a stale request the restart counts: the one asked with, and the
+	// container's.
+	Count, Limit int
+	// Source is what set the limit, or what is in the way.
+	Source string
+}
+
+// String says the reason in words.
+func (d Decision) String() string {
+	text := plainTexts[d.Reason]
+	if text == "" {
+		text = d.text()
+	}
+	if d.DryRun {
+		return "dry run: " + text
+	}
+	return text
+}
+
+// plainTexts are those of reasons that need no figures.
+var plainTexts = map[Reason]string{
+	ReasonOff:           "guarded liveness is off, the kubelet decides",
+	ReasonUnknown:       "the control plane does not know this container",
+	ReasonSuspended:     "the pod is annotated sonde.dev/liveness: suspended",
+	ReasonGrantedBefore: "a restart is granted already",
+	ReasonGranted:       "a restart is granted",
+}
+
+func (d Decision) text() string {
+	switch d.Reason {
+	case ReasonStale:
+		return fmt.Sprintf("the container asks with restart count %d, but has %d", d.Count, d.Limit)
+	case ReasonBlacklisted:
+		return d.Source + " is on the blacklist"
+	case ReasonBreaker:
+		return "the breaker is open: " + d.Source
+	case ReasonGlobalLimit, ReasonNodeLimit, ReasonBudgetLimit:
+		return fmt.Sprintf("%d of %d restarts within a minute were granted (%s)", d.Count, d.Limit, d.Source)
+	case ReasonUnhelpful:
+		return fmt.Sprintf("%d restarts in a row did not help: waiting for another pod template", d.Count)
+	case ReasonNoneAllowed:
+		return d.Source + " allows no restart"
+	case ReasonInProgress:
+		return fmt.Sprintf("%d of %d restarts are in progress (%s)", d.Count, d.Limit, d.Source)
+	case ReasonUnavailable:
+		return fmt.Sprintf("the pod is Ready, and without it %d pods would be unavailable of at most %d (%s)", d.Count+1, d.Limit, d.Source)
+	case ReasonPodBusy:
+		return "container " + d.Source + " of the same pod restarts"
+	}
+	panic("no text for reason " + string(d.Reason))
+}

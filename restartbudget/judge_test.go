@@ -1,0 +1,195 @@
+package restartbudget
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// judge keeps its own account of grants, as simple as it gets, and says which rule a grant breaks.
+type judge struct {
+	grants []*account
+	asked  map[ContainerKey]sighting // by the leader
+}
+
+// account is a grant as it is in truth, whatever a leader knows.
+type account struct {
+	Grant
+	at                  time.Time // by the clock of the leader of now
+	restarted, refunded bool
+	ended               bool
+	uncounted           bool // ended when another leader began, whose clock differs
+}
+
+func (j *judge) each(is func(*account) bool, do func(*account)) {
+	for _, a := range j.grants {
+		if is(a) {
+			do(a)
+		}
+	}
+}
+
+func (j *judge) count(is func(*account) bool) (n int) {
+	j.each(is, func(*account) { n++ })
+	return n
+}
+
+func (j *judge) restarted(key ContainerKey) {
+	j.each(func(a *account) bool { return a.ID.ContainerKey == key && !a.refunded }, func(a *account) { a.restarted = true })
+}
+
+func (j *judge) ready(podUID string) {
+	j.each(func(a *account) bool { return a.ID.PodUID == podUID && a.restarted }, func(a *account) { a.ended = true })
+}
+
+func (j *judge) gone(podUID string) {
+	j.each(func(a *account) bool { return a.ID.PodUID == podUID }, func(a *account) { a.ended = true })
+}
+
+func (j *judge) ended(id GrantID) {
+	j.each(func(a *account) bool { return a.ID == id && !a.restarted }, func(a *account) { a.ended, a.refunded = true, true })
+}
+
+// shift sets the clock, of a leader that begins.
+func (j *judge) shift(offset time.Duration) {
+	j.asked = map[ContainerKey]sighting{}
+	for _, a := range j.grants {
+		a.at = a.at.Add(offset)
+		a.uncounted = a.uncounted || a.ended && offset != 0
+	}
+}
+
+// expire ends what has been in progress for ten minutes, and what another mode has simulated.
+func (j *judge) expire(now time.Time, mode Mode) {
+	j.each(func(a *account) bool { return !a.ended }, func(a *account) {
+		if now.Sub(a.at) >= 10*time.Minute || a.DryRun && mode != DryRun {
+			a.ended, a.refunded = true, !a.restarted
+		}
+	})
+}
+
+// check returns which rule a Result of Decide breaks.
+func (j *judge) check(now time.Time, in Input, r Result) error {
+	j.expire(now, in.Settings.Mode)
+	if len(r.Decisions) != len(in.Requests) {
+		return fmt.Errorf("%d decisions on %d requests", len(r.Decisions), len(in.Requests))
+	}
+	open := j.breaker(now, in)
+	if r.Breaker.Open != open {
+		return fmt.Errorf("the breaker is %+v, want open: %t", r.Breaker, open)
+	}
+	for _, d := range r.Decisions {
+		if d.Reason != ReasonGranted {
+			continue
+		}
+		if open {
+			return fmt.Errorf("grant while the breaker is open: %+v", *d.Grant)
+		}
+		if err := j.checkGrant(now, in, *d.Grant); err != nil {
+			return fmt.Errorf("%w: grant %+v", err, *d.Grant)
+		}
+		// A container's next restart is in its own place.
+		j.each(func(a *account) bool { return a.ID.ContainerKey == d.Grant.ID.ContainerKey }, func(a *account) { a.ended = true })
+		j.grants = append(j.grants, &account{Grant: *d.Grant, at: now})
+	}
+	return nil
+}
+
+func (j *judge) breaker(now time.Time, in Input) bool {
+	for _, request := range in.Requests {
+		j.asked[request.ContainerKey] = sighting{request.Workload, now}
+	}
+	held, workloads := 0, map[WorkloadID]bool{}
+	for _, s := range j.asked {
+		if now.Sub(s.at) < time.Minute {
+			held++
+			workloads[s.workload] = true
+		}
+	}
+	limits := in.Settings.Breaker
+	if limits == (BreakerLimits{}) {
+		limits = BreakerLimits{3, 30}
+	}
+	return in.Settings.Mode != Off && len(workloads) >= limits.Workloads && float64(held) >= float64(in.Guarded)*float64(limits.Percent)/100
+}
+
+func (j *judge) checkGrant(now time.Time, in Input, g Grant) error {
+	of := in.Workloads[g.Workload]
+	pod := of.Pods[g.ID.PodUID]
+	budget := budgetOf(g.Workload, of)
+	others := func(a *account) bool { return !a.ended && a.ID.ContainerKey != g.ID.ContainerKey }
+	unavailable := max(of.Replicas-j.available(of), 0)
+	switch {
+	case in.Settings.Mode == Off || pod.Suspended:
+		return fmt.Errorf("not asked for in mode %q, suspended %t", in.Settings.Mode, pod.Suspended)
+	case j.count(func(a *account) bool { return others(a) && a.Workload == g.Workload }) >= budget:
+		return fmt.Errorf("more than %d in progress", budget)
+	case j.count(func(a *account) bool { return others(a) && a.ID.PodUID == g.ID.PodUID }) > 0:
+		return errors.New("two containers of a pod at once")
+	case j.isAvailable(pod) && unavailable >= budget:
+		return fmt.Errorf("%d are unavailable, and the pod is Ready: more than %d", unavailable, budget)
+	}
+	if err := j.checkMinute(now, in, of, pod); err != nil {
+		return err
+	}
+	if j.count(func(a *account) bool { return a.ID == g.ID }) > 0 {
+		return errors.New("second one of its name")
+	}
+	return nil
+}
+
+// checkMinute checks the limits of the minute that ends with one more grant now.
+func (j *judge) checkMinute(now time.Time, in Input, of *Workload, pod *Pod) error {
+	minute := func(is func(*account) bool) int {
+		return 1 + j.count(func(a *account) bool {
+			counts := !a.refunded && !a.uncounted && (!a.DryRun || in.Settings.Mode == DryRun)
+			return counts && now.Sub(a.at) < time.Minute && is(a)
+		})
+	}
+	exceeds := func(limit int, is func(*account) bool) bool { return limit > 0 && minute(is) > limit }
+	if limit := in.Settings.PerMinute; exceeds(limit, func(*account) bool { return true }) {
+		return fmt.Errorf("more than %d within a minute", limit)
+	}
+	if limit := in.Settings.PerNodePerMinute; exceeds(limit, func(a *account) bool { return a.Node == pod.Node }) {
+		return fmt.Errorf("more than %d within a minute on %s", limit, pod.Node)
+	}
+	for _, b := range of.Budgets {
+		if exceeds(b.PerMinute, func(a *account) bool {
+			for _, other := range in.Workloads[a.Workload].Budgets {
+				if other.Name == b.Name {
+					return true
+				}
+			}
+			return false
+		}) {
+			return fmt.Errorf("more than %d within a minute of RestartBudget %s", b.PerMinute, b.Name)
+		}
+	}
+	return nil
+}
+
+func (j *judge) isAvailable(pod *Pod) bool {
+	return pod.Ready && !pod.Terminating && j.count(func(a *account) bool { return !a.ended && a.ID.PodUID == pod.Name }) == 0
+}
+
+func (j *judge) available(of *Workload) (n int) {
+	for _, pod := range of.Pods {
+		if j.isAvailable(pod) {
+			n++
+		}
+	}
+	return n
+}
+
+// budgetOf knows the budgets that a world has.
+func budgetOf(id WorkloadID, of *Workload) int {
+	switch {
+	case len(of.Budgets) > 0:
+		return of.Budgets[0].MaxUnavailable.Value
+	case id.Kind == "Pod":
+		return 1
+	case len(of.Disruption) > 0:
+		return of.Disruption[0].MaxUnavailable.Value
+	}
+	return max(of.Replicas/4, 1)
+}

@@ -1,0 +1,249 @@
+package restartbudget
+
+import (
+	"fmt"
+	"time"
+)
+
+// round is one Decide: what is counted when it begins, and with each grant.
+type round struct {
+	*State
+
+	now     time.Time
+	in      *Input
+	breaker string // why it is open, "" if it is closed
+	// Grants of the last minute: all, by node, and by RestartBudget.
+	granted  int
+	byNode   map[string]int
+	byBudget map[string]int
+	// Restarts in progress by workload, and the UIDs of their pods.
+	inProgress map[WorkloadID]int
+	restarting map[string]bool
+	workloads  map[WorkloadID]*tally
+}
+
+// tally of a workload that asks.
+type tally struct {
+	allowance
+
+	// available pods: Ready, not terminating, and without a restart in progress.
+	available int
+}
+
+func (s *State) newRound(now time.Time, in Input, b Breaker) *round {
+	r := &round{
+		State: s, now: now, in: &in, byNode: map[string]int{}, byBudget: map[string]int{},
+		inProgress: map[WorkloadID]int{}, restarting: map[string]bool{}, workloads: map[WorkloadID]*tally{},
+	}
+	if b.Open {
+		r.breaker = fmt.Sprintf("within a minute %d of %d guarded containers failed, of %d workloads", b.Held, b.Guarded, b.Workloads)
+	}
+	for _, rec := range s.recent {
+		if !rec.DryRun || in.Settings.Mode == DryRun {
+			r.countGranted(rec.Workload, rec.Node)
+		}
+	}
+	for key, rec := range s.last {
+		if rec.inProgress() {
+			r.inProgress[rec.Workload]++
+			r.restarting[key.PodUID] = true
+		}
+	}
+	return r
+}
+
+func (r *round) countGranted(workload WorkloadID, node string) {
+	r.granted++
+	r.byNode[node]++
+	if w := r.in.Workloads[workload]; w != nil {
+		for _, b := range w.Budgets {
+			r.byBudget[b.Name]++
+		}
+	}
+}
+
+// rules in their order: the first that returns a reason decides. Where none does, the restart is granted. All that limits how many restart at once,
+// whatever state their pods are in, comes before the workload's rules, which exempt pods that are not Ready.
+var rules = []func(*round, *candidate) Cause{
+	(*round).off, (*round).request, (*round).suspended, (*round).blacklisted, (*round).grantedBefore,
+	(*round).breakerOpen,
+	(*round).perMinute, (*round).perNode, (*round).perBudget,
+	(*round).unhelpfulRestarts, (*round).restartsInProgress, (*round).unavailable,
+	(*round).podBusy,
+}
+
+func (r *round) decide(c *candidate) Decision {
+	d := Decision{Request: c.Request, Verdict: Held, DryRun: r.in.Settings.Mode == DryRun}
+	for _, rule := range rules {
+		if d.Cause = rule(r, c); d.Reason == "" {
+			continue
+		}
+		switch d.Reason {
+		case ReasonOff:
+			d.Verdict = Native
+		case ReasonGrantedBefore:
+			grant := r.last[c.ContainerKey].Grant
+			d.Verdict, d.Grant = Granted, &grant
+		}
+		return d
+	}
+	d.Verdict, d.Cause, d.Grant = Granted, Cause{Reason: ReasonGranted}, r.grant(c)
+	return d
+}
+
+// grant reserves a restart. Nothing else makes a grant.
+func (r *round) grant(c *candidate) *Grant {
+	before := r.last[c.ContainerKey]
+	rec := &record{at: r.now, Grant: Grant{
+		ID: GrantID{ContainerKey: c.ContainerKey, Restarts: c.Restarts}, Workload: c.Workload, Node: c.pod.Node, Template: c.pod.Template,
+		DryRun: r.in.Settings.Mode == DryRun, Granted: r.now,
+	}}
+	if before != nil && before.ID.Restarts == c.Restarts {
+		rec.ID.Try = before.ID.Try + 1
+	}
+	if r.isAvailable(c.PodUID, c.pod) {
+		r.tally(c).available--
+	}
+	if !before.inProgress() {
+		r.inProgress[c.Workload]++
+	}
+	r.restarting[c.PodUID] = true
+	r.countGranted(c.Workload, rec.Node)
+	r.last[c.ContainerKey] = rec
+	r.recent = append(r.recent, rec)
+	grant := rec.Grant
+	return &grant
+}
+
+// tally returns the tally of the candidate's workload.
+func (r *round) tally(c *candidate) *tally {
+	if t := r.workloads[c.Workload]; t != nil {
+		return t
+	}
+	t := &tally{allowance: c.workload.maxUnavailable(c.Workload)}
+	for uid, pod := range c.workload.Pods {
+		if r.isAvailable(uid, pod) {
+			t.available++
+		}
+	}
+	r.workloads[c.Workload] = t
+	return t
+}
+
+func (r *round) isAvailable(uid string, pod *Pod) bool {
+	return pod.Ready && !pod.Terminating && !r.restarting[uid]
+}
+
+func (r *round) off(*candidate) Cause {
+	if r.in.Settings.Mode == Off {
+		return Cause{Reason: ReasonOff}
+	}
+	return Cause{}
+}
+
+func (r *round) request(c *candidate) Cause {
+	switch {
+	case !c.known():
+		return Cause{Reason: ReasonUnknown}
+	case !c.current():
+		return Cause{Reason: ReasonStale, Count: c.Restarts, Limit: c.container.Restarts}
+	}
+	return Cause{}
+}
+
+func (r *round) suspended(c *candidate) Cause {
+	if c.pod.Suspended {
+		return Cause{Reason: ReasonSuspended}
+	}
+	return Cause{}
+}
+
+func (r *round) blacklisted(c *candidate) Cause {
+	if match := r.in.Settings.Blacklist.match(c.Workload, c.container.Image); match != "" {
+		return Cause{Reason: ReasonBlacklisted, Source: match}
+	}
+	return Cause{}
+}
+
+// grantedBefore finds a grant that the container has, whatever has changed since but what an operator forbids.
+func (r *round) grantedBefore(c *candidate) Cause {
+	if rec := r.last[c.ContainerKey]; rec.inProgress() && rec.Outcome == Open && rec.ID.Restarts == c.Restarts {
+		return Cause{Reason: ReasonGrantedBefore}
+	}
+	return Cause{}
+}
+
+func (r *round) breakerOpen(*candidate) Cause {
+	if r.breaker != "" {
+		return Cause{Reason: ReasonBreaker, Source: r.breaker}
+	}
+	return Cause{}
+}
+
+func (r *round) perMinute(*candidate) Cause {
+	if limit := r.in.Settings.PerMinute; limit > 0 && r.granted >= limit {
+		return Cause{ReasonGlobalLimit, r.granted, limit, "perMinute"}
+	}
+	return Cause{}
+}
+
+func (r *round) perNode(c *candidate) Cause {
+	if limit, n := r.in.Settings.PerNodePerMinute, r.byNode[c.pod.Node]; limit > 0 && n >= limit {
+		return Cause{ReasonNodeLimit, n, limit, "perNodePerMinute of " + c.pod.Node}
+	}
+	return Cause{}
+}
+
+func (r *round) perBudget(c *candidate) Cause {
+	for _, b := range c.workload.Budgets {
+		if n := r.byBudget[b.Name]; b.PerMinute > 0 && n >= b.PerMinute {
+			return Cause{ReasonBudgetLimit, n, b.PerMinute, "RestartBudget " + b.Name}
+		}
+	}
+	return Cause{}
+}
+
+func (r *round) unhelpfulRestarts(c *candidate) Cause {
+	if n := r.unhelpful[templateKey{c.Workload, c.pod.Template}]; n >= maxUnhelpful {
+		return Cause{Reason: ReasonUnhelpful, Count: n, Limit: maxUnhelpful}
+	}
+	return Cause{}
+}
+
+// restartsInProgress is for all pods. A container whose own restart is in progress has its place.
+func (r *round) restartsInProgress(c *candidate) Cause {
+	t, n := r.tally(c), r.inProgress[c.Workload]
+	if r.last[c.ContainerKey].inProgress() {
+		n--
+	}
+	switch {
+	case t.pods == 0:
+		return Cause{ReasonNoneAllowed, n, 0, t.source}
+	case n >= t.pods:
+		return Cause{ReasonInProgress, n, t.pods, t.source}
+	}
+	return Cause{}
+}
+
+// unavailable is for available pods alone: another one is no further loss. What is unavailable is what is missing to the desired replicas, as
+// for a PodDisruptionBudget: a pod that is not Ready beyond them, as in a rollout, is not missing.
+func (r *round) unavailable(c *candidate) Cause {
+	if !r.isAvailable(c.PodUID, c.pod) {
+		return Cause{}
+	}
+	t := r.tally(c)
+	if n := max(c.workload.Replicas-t.available, 0); n >= t.pods {
+		return Cause{ReasonUnavailable, n, t.pods, t.source}
+	}
+	return Cause{}
+}
+
+func (r *round) podBusy(c *candidate) Cause {
+	for i := range c.pod.Containers {
+		name := c.pod.Containers[i].Name
+		if name != c.Name && r.last[ContainerKey{c.PodUID, name}].inProgress() {
+			return Cause{Reason: ReasonPodBusy, Source: name}
+		}
+	}
+	return Cause{}
+}

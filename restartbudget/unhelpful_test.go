@@ -1,0 +1,127 @@
+package restartbudget
+
+import (
+	"testing"
+	"time"
+)
+
+// fail has pods, which ask, be granted, restart and ask again without having passed.
+func (c *cluster) fail(pods ...string) Result {
+	c.t.Helper()
+	for _, name := range pods {
+		c.stop(name)
+		c.ask(name)
+		if g := grantOf(c.t, c.decide(), name); g.Outcome != Open {
+			c.t.Fatalf("%s has no open grant", name)
+		}
+		c.restart(name)
+		c.setReady(true, name)
+		c.wait(time.Second)
+		c.decide()
+		c.ask(name)
+	}
+	return c.decide()
+}
+
+func TestRestartsThatDoNotHelp(t *testing.T) {
+	tests := map[string]struct {
+		happens func(c *cluster, web *Workload)
+		waits   bool
+	}{
+		"none": {func(*cluster, *Workload) {}, false},
+		"one":  {func(c *cluster, _ *Workload) { c.fail("web-0") }, false},
+		"two": {func(c *cluster, _ *Workload) {
+			r := c.fail("web-0", "web-1")
+			c.wantChanged(r, map[string]Outcome{"web-1": Unhelpful})
+		}, true},
+		"two of one container": {func(c *cluster, _ *Workload) { c.fail("web-0", "web-0") }, true},
+		"one that helped between them": {func(c *cluster, _ *Workload) {
+			c.fail("web-0")
+			c.ask("web-1")
+			c.decide()
+			c.restart("web-1")
+			c.setReady(true, "web-1")
+			c.pass("web-1")
+			c.fail("web-2")
+		}, false},
+		"two, and one helps that was granted before": {func(c *cluster, _ *Workload) {
+			c.ask("web-2")
+			c.fail("web-0", "web-1")
+			c.restart("web-2")
+			c.setReady(true, "web-2")
+			c.pass("web-2")
+		}, true},
+		"passed once, failed later": {func(c *cluster, _ *Workload) {
+			c.fail("web-0")
+			c.ask("web-1")
+			c.decide()
+			c.restart("web-1")
+			c.setReady(true, "web-1")
+			c.pass("web-1")
+			c.ask("web-1")
+		}, false},
+		"crashed since": {func(c *cluster, _ *Workload) {
+			c.fail("web-0")
+			c.ask("web-1")
+			c.decide()
+			c.restart("web-1")
+			c.restart("web-1")
+			c.setReady(true, "web-1")
+			c.ask("web-1")
+			c.decide()
+		}, true},
+		"two, and the template changes": {func(c *cluster, web *Workload) {
+			c.fail("web-0", "web-1")
+			for _, pod := range web.Pods {
+				pod.Template = "t2"
+			}
+		}, false},
+		"two, and the template changes and comes back": {func(c *cluster, web *Workload) {
+			c.fail("web-0", "web-1")
+			for _, template := range []string{"t2", "t1"} {
+				for _, pod := range web.Pods {
+					pod.Template = template
+				}
+				c.decide()
+			}
+		}, false},
+		"two, and other pods have another template": {func(c *cluster, web *Workload) {
+			c.fail("web-0", "web-1")
+			web.Pods["web-2"].Template, web.Pods["web-3"].Template = "t2", "t2"
+		}, true},
+		"two, and the workload is deleted and made again": {func(c *cluster, web *Workload) {
+			c.fail("web-0", "web-1")
+			delete(c.in.Workloads, deployment("web"))
+			c.in.Requests = nil
+			c.decide()
+			c.in.Workloads[deployment("web")] = web
+		}, false},
+		"two, and released": {func(c *cluster, _ *Workload) {
+			c.fail("web-0", "web-1")
+			c.state.Release(deployment("web"))
+		}, false},
+		"two, and another workload is released": {func(c *cluster, _ *Workload) {
+			c.fail("web-0", "web-1")
+			c.state.Release(deployment("api"))
+		}, true},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t)
+			web := c.addDeployment("web", 5)
+			web.Budgets = []Budget{{Limit: Limit{Name: "a", MaxUnavailable: pods(5)}}} // who fails again is granted another restart at once
+			tc.happens(c, web)
+			c.in.Requests = nil
+			c.ask("web-4")
+			want := "web-4 granted"
+			if tc.waits {
+				want = "web-4 unhelpful"
+			}
+			c.want(want)
+			c.addDeployment("api", 1)
+			c.in.Requests = nil
+			c.ask("api-0")
+			c.want("api-0 granted")
+		})
+	}
+}

@@ -1,0 +1,94 @@
+package webhook_test
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/webhook"
+)
+
+// stripLikeKruise does what OpenKruise's webhook does to a pod that asks for it: liveness probes of containers move into the annotation,
+// whatever was there. It does not look at init containers.
+// Source: openkruise/kruise pkg/webhook/pod/mutating/enhancedlivenessprobe_handler.go.
+func stripLikeKruise(pod *corev1.Pod) {
+	type probe struct {
+		Name          string       `json:"name"`
+		LivenessProbe corev1.Probe `json:"livenessProbe"`
+	}
+	var probes []probe
+	for i := range pod.Spec.Containers {
+		c := &pod.Spec.Containers[i]
+		if c.LivenessProbe != nil {
+			probes = append(probes, probe{c.Name, *c.LivenessProbe})
+			c.LivenessProbe = nil
+		}
+	}
+	if len(probes) == 0 {
+		return
+	}
+	text, err := json.Marshal(probes)
+	if err != nil {
+		panic(err)
+	}
+	pod.Annotations[mesh.AnnotationProbeContext] = string(text)
+}
+
+// TestKruiseCases has the cases of OpenKruise's handler: a pod with these containers has this annotation afterwards. There the probes are gone
+// then; here they stay, and ask the agent. Whether OpenKruise's webhook has seen the pod before makes no difference.
+func TestKruiseCases(t *testing.T) {
+	const (
+		times     = "initialDelaySeconds: 3000, timeoutSeconds: 5, periodSeconds: 100, successThreshold: 1, failureThreshold: 3"
+		timesJSON = `"initialDelaySeconds":3000,"timeoutSeconds":5,"periodSeconds":100,"successThreshold":1,"failureThreshold":3`
+		get       = "{httpGet: {path: /health, port: 7001, scheme: HTTP}, " + times + "}"
+		getJSON   = `{"httpGet":{"path":"/health","port":7001,"scheme":"HTTP"},` + timesJSON + "}"
+		run       = "{exec: {command: [/home/admin/liveness.sh]}, " + times + "}"
+		runJSON   = `{"exec":{"command":["/home/admin/liveness.sh"]},` + timesJSON + "}"
+		tcp       = "{tcpSocket: {port: 7001}, " + times + "}"
+		tcpJSON   = `{"tcpSocket":{"port":7001},` + timesJSON + "}"
+	)
+	tests := map[string]struct{ containers, want string }{
+		"one container":               {"{name: c1, livenessProbe: " + get + "}", `[{"name":"c1","livenessProbe":` + getJSON + "}]"},
+		"two kinds of probes":         {"{name: c1, livenessProbe: " + get + "}, {name: c2, livenessProbe: " + run + "}", `[{"name":"c1","livenessProbe":` + getJSON + `},{"name":"c2","livenessProbe":` + runJSON + "}]"},
+		"beside one without":          {"{name: c1, livenessProbe: " + get + "}, {name: c2, livenessProbe: " + run + "}, {name: c3}", `[{"name":"c1","livenessProbe":` + getJSON + `},{"name":"c2","livenessProbe":` + runJSON + "}]"},
+		"HTTP and TCP, the same port": {"{name: c1, livenessProbe: " + get + "}, {name: c2, livenessProbe: " + tcp + "}", `[{"name":"c1","livenessProbe":` + getJSON + `},{"name":"c2","livenessProbe":` + tcpJSON + "}]"},
+		"none":                        {"{name: c1}", ""},
+	}
+	for name, tc := range tests {
+		for asks, annotation := range map[string]string{
+			"true": `"true"`, "false": `"false"`, "nothing": "",
+		} {
+			t.Run(name+"/"+asks, func(t *testing.T) {
+				annotations := ""
+				if annotation != "" {
+					annotations = "apps.kruise.io/using-enhanced-liveness: " + annotation
+				}
+				pod := parse("metadata: {annotations: {" + annotations + "}}\nspec: {containers: [" + tc.containers + "]}")
+				injected, _ := inject(t, pod, webhook.Options{})
+				want := tc.want
+				if asks != "true" {
+					want = ""
+				}
+				if diff := cmp.Diff(want, injected.Annotations[mesh.AnnotationProbeContext]); diff != "" {
+					t.Errorf("the annotation (-want +got):\n%s", diff)
+				}
+				for i, c := range injected.Spec.Containers {
+					if (c.LivenessProbe == nil) != (pod.Spec.Containers[i].LivenessProbe == nil) {
+						t.Errorf("the probe of %s has come or gone", c.Name)
+					}
+				}
+				if asks != "true" {
+					return
+				}
+				stripLikeKruise(pod)
+				after, _ := inject(t, pod, webhook.Options{})
+				if diff := cmp.Diff(injected, after); diff != "" {
+					t.Errorf("after OpenKruise's webhook the pod is another (-without +with):\n%s", diff)
+				}
+			})
+		}
+	}
+}
