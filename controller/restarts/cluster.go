@@ -41,7 +41,12 @@ func newCluster(client kubernetes.Interface, changed func()) *cluster {
 	return &cluster{
 		pods: watch.New(watch.Kind[*corev1.Pod, pod]{
 			Client: client.CoreV1().RESTClient(), Resource: "pods", Labels: mesh.LabelMesh, New: &corev1.Pod{}, Synced: none,
-			Record: readPod, Changed: func(watch.Key, *pod, *pod) { changed() },
+			Record: readPod,
+			Changed: func(_ watch.Key, before, now *pod) {
+				if before.guarded() || now.guarded() { // without any there is nothing to decide
+					changed()
+				}
+			},
 		}),
 		deployments: watch.New(watch.Kind[*appsv1.Deployment, int]{
 			Client: apps, Resource: "deployments", New: &appsv1.Deployment{}, Synced: none, Changed: func(watch.Key, *int, *int) { changed() },
@@ -133,7 +138,7 @@ func (c *cluster) input(liveness map[watch.Key]Liveness) (in restartbudget.Input
 			counted.Containers[i] = said.judge(container)
 		}
 		w.Pods[p.uid] = &counted
-		if len(p.Containers) == 0 {
+		if !p.guarded() {
 			continue
 		}
 		in.Requests = append(in.Requests, said.requests(p)...)

@@ -23,6 +23,8 @@ type pod struct {
 	restartbudget.Pod
 }
 
+func (p *pod) guarded() bool { return p != nil && len(p.Containers) > 0 }
+
 // readPod returns false for pods that have ended.
 func readPod(p *corev1.Pod) (pod, bool) {
 	if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
