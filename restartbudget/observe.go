@@ -8,15 +8,15 @@ import (
 // observe takes from the input how grants went on, and returns those that have.
 func (s *State) observe(now time.Time, in Input, candidates []candidate) []Grant {
 	var changed, judged []*record
+	before := map[*record]Grant{}
 	for key, rec := range s.last {
 		_, pod := in.find(rec.Workload, key.PodUID)
 		if pod == nil {
 			delete(s.last, key)
 			continue
 		}
-		if rec.proceed(now, pod, in.Settings.Mode) {
-			changed = append(changed, rec)
-		}
+		before[rec] = rec.Grant
+		rec.proceed(now, pod, in.Settings.Mode)
 		if c := pod.find(key.Name); c != nil && rec.Outcome == Spent && c.Passed > rec.ID.Restarts {
 			rec.Outcome, rec.Judged = Helped, now
 			judged = append(judged, rec)
@@ -27,6 +27,13 @@ func (s *State) observe(now time.Time, in Input, candidates []candidate) []Grant
 		if rec := s.last[c.ContainerKey]; rec != nil && rec.Outcome == Spent && c.current() && c.Restarts > rec.ID.Restarts {
 			rec.Outcome, rec.Judged = Unhelpful, now
 			judged = append(judged, rec)
+		}
+	}
+	for rec, was := range before {
+		_, pod := in.find(rec.Workload, rec.ID.PodUID)
+		rec.finish(now, pod, in.Settings.Mode)
+		if rec.Grant != was {
+			changed = append(changed, rec)
 		}
 	}
 	s.recent = slices.DeleteFunc(s.recent, func(rec *record) bool {
@@ -50,24 +57,37 @@ func ordered(records []*record) []Grant {
 	return grants
 }
 
-// proceed takes from the pod whether the container has restarted and whether that is over, and reports whether one of them is new.
-func (rec *record) proceed(now time.Time, pod *Pod, mode Mode) bool {
-	before := rec.Grant
-	over := now.Sub(rec.at) >= InProgress || rec.DryRun && mode != DryRun // a simulated restart ends with the simulation
-	if rec.Outcome == Open {
-		c := pod.find(rec.ID.Name)
-		switch {
-		case c != nil && c.Restarts > rec.ID.Restarts:
-			rec.Outcome, rec.Spent = Spent, now
-		case over:
-			rec.Outcome = Refunded
-		}
+// proceed takes from the pod whether the container has restarted, or will not by this grant.
+func (rec *record) proceed(now time.Time, pod *Pod, mode Mode) {
+	if rec.Outcome != Open {
+		return
 	}
-	if rec.inProgress() && (over || rec.Outcome != Open && pod.Ready) {
+	c := pod.find(rec.ID.Name)
+	switch {
+	case c != nil && c.Restarts > rec.ID.Restarts:
+		rec.Outcome, rec.Spent = Spent, now
+	case rec.over(now, mode):
+		rec.Outcome = Refunded
+	}
+}
+
+// finish ends a restart that is not in progress any more: the pod is Ready, and its check has said whether the restart has helped, where that can be
+// seen. Without the second, a bad path would restart the next pods before the first have failed again.
+func (rec *record) finish(now time.Time, pod *Pod, mode Mode) {
+	if !rec.inProgress() {
+		return
+	}
+	c := pod.find(rec.ID.Name)
+	awaited := rec.Outcome == Open || rec.Outcome == Spent && c != nil && c.Restarts > rec.ID.Restarts
+	if rec.over(now, mode) || pod.Ready && !awaited {
 		// After the restart the condition is that of the new container: the kubelet writes both at once.
 		rec.Ended = now
 	}
-	return rec.Grant != before
+}
+
+// over reports whether a restart has had its time, or ends with the simulation that it was part of.
+func (rec *record) over(now time.Time, mode Mode) bool {
+	return now.Sub(rec.at) >= InProgress || rec.DryRun && mode != DryRun
 }
 
 // inProgress reports whether the grant takes a place in its workload's budget.

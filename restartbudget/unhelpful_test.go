@@ -23,6 +23,32 @@ func (c *cluster) fail(pods ...string) Result {
 	return c.decide()
 }
 
+// After a rollout with a bad path each container fails again, and its pod is Ready at once: no third one restarts.
+func TestBadPathStopsAfterTwo(t *testing.T) {
+	c := newCluster(t)
+	c.addDeployment("web", 10)
+	pods := []string{"web-0", "web-1", "web-2", "web-3", "web-4", "web-5", "web-6", "web-7", "web-8", "web-9"}
+	c.ask(pods...)
+	restarts := 0
+	for range 20 {
+		for _, d := range c.decide().Decisions {
+			if d.Reason == ReasonGranted {
+				restarts++
+				_, p := c.in.find(d.Request.Workload, d.Request.PodUID)
+				c.restart(p.Name)
+				c.setReady(true, p.Name)
+			}
+		}
+		c.wait(5 * time.Second)
+		c.decide() // the pods are Ready, and have not been checked yet
+		c.in.Requests = nil
+		c.ask(pods...)
+	}
+	if restarts != 2 {
+		t.Errorf("%d containers have restarted, want two", restarts)
+	}
+}
+
 func TestRestartsThatDoNotHelp(t *testing.T) {
 	tests := map[string]struct {
 		happens func(c *cluster, web *Workload)
