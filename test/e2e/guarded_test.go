@@ -73,3 +73,34 @@ func (n *namespace) mostDown(label, container string, pods int) (most int) {
 	})
 	return most
 }
+
+// TestGuardedBadPath has a liveness probe that never passes, as after a rollout with a wrong port: two containers restart, and then none.
+func TestGuardedBadPath(t *testing.T) {
+	t.Parallel()
+	n := newNamespace(t, injected)
+	d := newDeployment("web", 4, nil)
+	d.Spec.Template.Annotations = map[string]string{mesh.AnnotationGuardedLiveness: "enabled"}
+	app := &d.Spec.Template.Spec.Containers[0]
+	const nobody = 7999
+	app.LivenessProbe = &corev1.Probe{
+		ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(nobody)}}, PeriodSeconds: 1, FailureThreshold: 2,
+	}
+	n.create(d)
+	n.waitRolledOut("web")
+	restarts := func() (all int) {
+		for _, name := range n.podsOf("web") {
+			all += int(status(n.pod(name), app.Name).RestartCount)
+		}
+		return all
+	}
+	n.wait(2*time.Minute, "two restarts", func() error {
+		if got := restarts(); got < 2 {
+			return fmt.Errorf("there were %d", got)
+		}
+		return nil
+	})
+	pass(t, 30*time.Second)
+	if got := restarts(); got != 2 {
+		t.Errorf("there were %d restarts, want two", got)
+	}
+}
