@@ -254,7 +254,8 @@ func TestAgentsAreToldOfRestarts(t *testing.T) {
 	if m := a.receive(); !proto.Equal(m.GetRestarts(), first) {
 		t.Fatalf("got %v, want what holds", m)
 	}
-	h.server.WakeRestarts(db0ID, "default/other")
+	h.server.WakeRestarts("default/other")
+	h.server.WakeRestarts(db0ID)
 	a.heard()
 	second := &agentv1.Restarts{Grants: []*agentv1.RestartGrant{{Name: "g-1", Container: "app", Epoch: 7}}}
 	r.set(db0ID, second)

@@ -149,12 +149,8 @@ func (s *Server) NotServing(id mesh.ID) map[netip.AddrPort]string { return s.obs
 // PodLiveness returns what is known by all replicas of guarded liveness probes, by proxy. It must not be changed.
 func (s *Server) PodLiveness() map[mesh.ID]observed.PodLiveness { return s.observed.PodLiveness() }
 
-// WakeRestarts makes the sessions of proxies, if they have one here, send what Options.Restarts says now.
-func (s *Server) WakeRestarts(ids ...mesh.ID) {
-	for _, id := range ids {
-		s.sessions.Wake(id)
-	}
-}
+// WakeRestarts makes the session of a proxy, if it is here, send what Options.Restarts says now.
+func (s *Server) WakeRestarts(id mesh.ID) { s.sessions.Wake(id) }
 
 // RefusedListeners returns, to be shown, why the Envoy of a proxy refuses listeners of inbounds, by their address. The result must not be
 // changed.

@@ -243,23 +243,9 @@ func (t tokens) Authenticate(ctx context.Context, text string) (identity.Subject
 	return t.pods.Authenticate(ctx, text)
 }
 
-// proxies returns the Dataplanes of a mesh and their instances, see identity.Options.
+// proxies is an identity.Options.Proxies.
 func (c *cluster) proxies(meshName string) (iter.Seq2[string, string], bool) {
-	v := c.cp.pipeline.Builder.View()
-	if v == nil {
-		return nil, false
-	}
-	return func(yield func(string, string) bool) {
-		m := v.Mesh(meshName)
-		if m == nil {
-			return
-		}
-		for name, p := range m.Proxies.All() {
-			if !yield(name, p.Dataplane.Identity.Instance) {
-				return
-			}
-		}
-	}, true
+	return c.cp.pipeline.Builder.View().Instances(meshName)
 }
 
 // pods is the cache of pods for TokenReviews.

@@ -12,13 +12,21 @@ import (
 	"github.com/sonde-mesh/sonde/controller/watch"
 )
 
-// podOfDataplane returns the pod whose Dataplane has that name now, nil if there is none.
-func (c *cluster) podOfDataplane(name string) (watch.Key, *source.Pod) {
+// podOf returns the pod whose Dataplane has that name, false for a name that none has.
+func podOf(name string) (watch.Key, bool) {
 	i := strings.LastIndex(name, ".") // the name of a pod may have dots, that of a namespace has none
 	if i < 0 {
-		return watch.Key{}, nil
+		return watch.Key{}, false
 	}
-	key := watch.Key{Namespace: name[i+1:], Name: name[:i]}
+	return watch.Key{Namespace: name[i+1:], Name: name[:i]}, true
+}
+
+// podOfDataplane returns the pod whose Dataplane has that name now, nil if there is none.
+func (c *cluster) podOfDataplane(name string) (watch.Key, *source.Pod) {
+	key, is := podOf(name)
+	if !is {
+		return key, nil
+	}
 	return key, c.controller.Cluster.PodNamed(key)
 }
 

@@ -1,8 +1,6 @@
 package controlplane
 
 import (
-	"strings"
-
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/controller/restarts"
@@ -14,7 +12,8 @@ type podRestarts struct{ restarts *restarts.Restarts }
 
 // Of implements session.Restarts.
 func (p podRestarts) Of(id mesh.ID) *agentv1.Restarts {
-	pod, is := podOf(id)
+	_, name := mesh.SplitID(id)
+	pod, is := podOf(name)
 	if !is {
 		return nil
 	}
@@ -28,27 +27,20 @@ func (p podRestarts) Of(id mesh.ID) *agentv1.Restarts {
 // Held implements session.Restarts.
 func (p podRestarts) Held(mesh.ID) { p.restarts.Wake() }
 
-// podOf returns the pod of a proxy, false if its name is not <pod>.<namespace>.
-func podOf(id mesh.ID) (watch.Key, bool) {
-	_, name := mesh.SplitID(id)
-	i := strings.LastIndexByte(name, '.')
-	if i < 0 {
-		return watch.Key{}, false
-	}
-	return watch.Key{Namespace: name[i+1:], Name: name[:i]}, true
-}
-
 // liveness returns what agents say, by pod.
 func (c *cluster) liveness() map[watch.Key]restarts.Liveness {
 	all := map[watch.Key]restarts.Liveness{}
 	for id, said := range c.cp.agents.PodLiveness() {
-		pod, is := podOf(id)
+		_, name := mesh.SplitID(id)
+		pod, is := podOf(name)
 		if !is {
 			continue
 		}
 		l := restarts.Liveness{Passing: said.Passing, Unused: said.Unused}
 		for _, f := range said.Failing {
-			l.Failing = append(l.Failing, restarts.Failing{Container: f.Container, Since: f.Since})
+			if f.Grant == "" { // with one it does not ask for another
+				l.Asking = append(l.Asking, restarts.Asking{Container: f.Container, Since: f.Since})
+			}
 		}
 		all[pod] = l
 	}

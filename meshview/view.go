@@ -3,6 +3,7 @@
 package meshview
 
 import (
+	"iter"
 	"net/netip"
 	"slices"
 
@@ -215,6 +216,24 @@ func (v *View) Dataplane(id mesh.ID) *mesh.Dataplane {
 		return nil
 	}
 	return p.Dataplane
+}
+
+// Instances returns the proxies of a mesh, each name with the instance of its Dataplane, and false for no view.
+func (v *View) Instances(meshName string) (proxies iter.Seq2[string, string], known bool) {
+	if v == nil {
+		return nil, false
+	}
+	return func(yield func(string, string) bool) {
+		m := v.Mesh(meshName)
+		if m == nil {
+			return
+		}
+		for name, p := range m.Proxies.All() {
+			if !yield(name, p.Dataplane.Identity.Instance) {
+				return
+			}
+		}
+	}, true
 }
 
 // Service returns the service of that ID, with its mesh; nil, nil if there is none.

@@ -3,6 +3,7 @@ package restarts
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -160,10 +161,8 @@ func (c *cluster) input(liveness map[watch.Key]Liveness) (in restartbudget.Input
 
 // judge adds to a container whether its check has passed since its last restart.
 func (l Liveness) judge(c restartbudget.Container) restartbudget.Container {
-	for _, name := range l.Passing {
-		if name == c.Name {
-			c.Passed = c.Restarts
-		}
+	if slices.Contains(l.Passing, c.Name) {
+		c.Passed = c.Restarts
 	}
 	return c
 }
@@ -171,7 +170,7 @@ func (l Liveness) judge(c restartbudget.Container) restartbudget.Container {
 // requests returns those of a pod. What is not guarded by the pod's own probe table asks in vain.
 func (l Liveness) requests(p *pod) []restartbudget.Request {
 	var all []restartbudget.Request
-	for _, f := range l.Failing {
+	for _, f := range l.Asking {
 		for i := range p.Containers {
 			if p.Containers[i].Name == f.Container {
 				all = append(all, restartbudget.Request{

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -108,18 +107,21 @@ func (l *leader) decide(ctx context.Context, now time.Time) {
 	for _, g := range result.Changed {
 		l.writeStatus(ctx, g, pods)
 	}
+	written := true // an API server that does not answer is asked once in a round
 	for _, d := range result.Decisions {
 		if d.Reason != restartbudget.ReasonGranted {
 			continue
 		}
 		l.o.Loop.Beat() // each of them may wait for the API server
-		l.write(ctx, now, *d.Grant, pods[d.Grant.ID.PodUID])
+		if written = written && l.write(ctx, *d.Grant, pods[d.Grant.ID.PodUID]); !written {
+			l.state.Refund(now, d.Grant.ID)
+		}
 	}
 	l.sweep(ctx, now)
 }
 
-// write makes the object of a new grant. An agent is told once a watch has it.
-func (l *leader) write(ctx context.Context, now time.Time, g restartbudget.Grant, pod watch.Key) {
+// write makes the object of a new grant, and reports whether it is there. An agent is told once a watch has it.
+func (l *leader) write(ctx context.Context, g restartbudget.Grant, pod watch.Key) bool {
 	o := objectOf(g, pod, l.epoch)
 	err := l.o.Writing.Post().Resource(resource).Namespace(o.Namespace).Body(o).Do(ctx).Error()
 	log := l.o.Logger.With("namespace", pod.Namespace, "pod", pod.Name, "container", g.ID.Name, "restarts", g.ID.Restarts)
@@ -130,8 +132,9 @@ func (l *leader) write(ctx context.Context, now time.Time, g restartbudget.Grant
 		log.InfoContext(ctx, "restart was granted before", "grant", o.Name)
 	default:
 		log.WarnContext(ctx, "restart not granted, trying again", "err", err)
-		l.state.Refund(now, g.ID)
+		return false
 	}
+	return true
 }
 
 // refund ends grants that were not used, as agents say.
@@ -172,7 +175,8 @@ func (l *leader) sweep(ctx context.Context, now time.Time) {
 		}
 		err := l.o.Writing.Delete().Resource(resource).Namespace(key.Namespace).Name(key.Name).Body(&metav1.DeleteOptions{}).Do(ctx).Error()
 		if err != nil && !apierrors.IsNotFound(err) {
-			l.o.Logger.WarnContext(ctx, "old grant not deleted", "namespace", key.Namespace, "grant", key.Name, "err", fmt.Errorf("delete: %w", err))
+			l.o.Logger.WarnContext(ctx, "old grant not deleted, trying again", "namespace", key.Namespace, "grant", key.Name, "err", err)
+			return
 		}
 	}
 }

@@ -21,15 +21,17 @@ import (
 
 // Liveness is what the agent of a pod says of its guarded liveness probes.
 type Liveness struct {
-	Failing []Failing
+	// Asking are the containers whose last check has failed, and which have no grant.
+	Asking []Asking
 	// Passing are the containers whose last check has passed. Unused are the names of grants by which a container has not restarted.
 	Passing, Unused []string
 }
 
-// Failing is a container whose liveness probe fails.
-type Failing struct {
+// Asking is a container that asks for a restart.
+type Asking struct {
 	Container string
-	Since     time.Time
+	// Since is since when its liveness probe fails.
+	Since time.Time
 }
 
 // Options of Restarts. All are required but Loop.

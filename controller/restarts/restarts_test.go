@@ -148,7 +148,7 @@ func TestReadDisruption(t *testing.T) {
 func TestLiveness(t *testing.T) {
 	p, _ := readPod(guardedPod())
 	at := time.Now()
-	l := Liveness{Failing: []Failing{{Container: "app", Since: at}, {Container: "other", Since: at}, {Container: "none", Since: at}}}
+	l := Liveness{Asking: []Asking{{Container: "app", Since: at}, {Container: "other", Since: at}, {Container: "none", Since: at}}}
 	want := []restartbudget.Request{{ContainerKey: restartbudget.ContainerKey{PodUID: "a", Name: "app"}, Workload: p.workload, Restarts: 3, Since: at}}
 	if diff := cmp.Diff(want, l.requests(&p)); diff != "" {
 		t.Errorf("requests() (-want +got):\n%s", diff)

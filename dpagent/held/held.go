@@ -47,7 +47,7 @@ type container struct {
 	passing bool
 	reason  string
 	grant   string // the one in use
-	left    int    // failures that the kubelet is still told by it
+	left    int    // failures that the kubelet is still told by it; with 0 it restarts the container, until the next check
 	until   time.Time
 	spent   string // the last one that was in use and is not any more
 	unused  string // spent, if it was not used up
@@ -109,8 +109,11 @@ func (l *Liveness) Failed(p mesh.Probe, reason string) (held bool) {
 
 // useGrant returns whether the kubelet is told of one failure of a container by a grant. mu is held.
 func (l *Liveness) useGrant(c *container, p mesh.Probe, now time.Time) bool {
-	if c.grant != "" && !now.Before(c.until) {
-		c.end(true)
+	if c.grant != "" && (c.left == 0 || !now.Before(c.until)) {
+		if c.left == 0 { // this check is of the container that has restarted, whose failure is another one
+			c.failing = now
+		}
+		c.end(c.left > 0)
 		l.report()
 	}
 	if c.grant == "" {
@@ -122,11 +125,7 @@ func (l *Liveness) useGrant(c *container, p mesh.Probe, now time.Time) bool {
 		c.until = now.Add(grantLife(p))
 		l.report()
 	}
-	if c.left--; c.left == 0 { // the kubelet restarts the container now: the next check is of another one
-		c.end(false)
-		c.failing = time.Time{}
-		l.report()
-	}
+	c.left--
 	return true
 }
 

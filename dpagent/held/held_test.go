@@ -102,7 +102,9 @@ func TestHeldUntilGranted(t *testing.T) {
 			t.Errorf("%d containers are shown as held, want one", n)
 		}
 		p.Told(granted("a", 1))
-		p.fails("FFF--")
+		p.fails("FFF")
+		p.reports("app:a") // it restarts, and gets no traffic meanwhile
+		p.fails("--")
 		p.reports("app")
 		p.Told(granted("b", 1))
 		p.fails("F")

@@ -44,6 +44,9 @@ func (e *entry) guard(r result) result {
 
 // heldAnswer returns the last failure that was held back, and false if that is long ago.
 func (e *entry) heldAnswer() (result, bool) {
+	if !e.probe.Guarded {
+		return result{}, false
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.held.result, !e.held.at.IsZero() && time.Since(e.held.at) < heldTime

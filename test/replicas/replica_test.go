@@ -147,23 +147,7 @@ func (r *replica) open(ctx context.Context) error {
 }
 
 // proxies is an identity.Options.Proxies.
-func (r *replica) proxies(meshName string) (iter.Seq2[string, string], bool) {
-	v := r.pipeline.Builder.View()
-	if v == nil {
-		return nil, false
-	}
-	return func(yield func(string, string) bool) {
-		m := v.Mesh(meshName)
-		if m == nil {
-			return
-		}
-		for name, p := range m.Proxies.All() {
-			if !yield(name, p.Dataplane.Identity.Instance) {
-				return
-			}
-		}
-	}, true
-}
+func (r *replica) proxies(meshName string) (iter.Seq2[string, string], bool) { return r.pipeline.Builder.View().Instances(meshName) }
 
 // end ends the process. One that is killed says nothing any more.
 func (r *replica) end(killed bool) {

@@ -870,7 +870,7 @@ func (*AgentMessage_EnvoyState) isAgentMessage_Message() {}
 func (*AgentMessage_Pong) isAgentMessage_Message() {}
 
 // Liveness says which guarded liveness probes of the pod fail, and which pass: at most 20. A container of which it says neither has not been checked
-// since the agent, or after a grant the container, was to start.
+// since the agent started.
 type Liveness struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Held  []*HeldLiveness        `protobuf:"bytes,1,rep,name=held,proto3" json:"held,omitempty"`
@@ -941,7 +941,8 @@ type HeldLiveness struct {
 	Failing *durationpb.Duration `protobuf:"bytes,2,opt,name=failing,proto3" json:"failing,omitempty"`
 	// Why the last check failed, as the kubelet would have said it, without text of the application. At most 512 bytes.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Name of the grant by which the kubelet is told of the failure, empty if there is none.
+	// Name of the grant by which the kubelet is told of the failure, until the next check after the restart. Empty if there is none: then the container asks for
+	// a restart.
 	Grant         string `protobuf:"bytes,4,opt,name=grant,proto3" json:"grant,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
