@@ -104,6 +104,7 @@ func (l *leader) decide(ctx context.Context, now time.Time) {
 	l.refund(ctx, now, liveness)
 	in, pods := l.cluster.input(liveness)
 	result := l.state.Decide(now, in)
+	l.logBreaker(ctx, result.Breaker)
 	for _, g := range result.Changed {
 		l.writeStatus(ctx, g, pods)
 	}
@@ -118,6 +119,16 @@ func (l *leader) decide(ctx context.Context, now time.Time) {
 		}
 	}
 	l.sweep(ctx, now)
+}
+
+// logBreaker logs that nothing is granted any more, or that restarts are granted again.
+func (l *leader) logBreaker(ctx context.Context, b restartbudget.Breaker) {
+	switch {
+	case b.Changed && b.Open:
+		l.o.Logger.WarnContext(ctx, "no restart is granted while so much fails at once", "containers", b.Held, "of", b.Guarded, "workloads", b.Workloads)
+	case b.Changed:
+		l.o.Logger.InfoContext(ctx, "restarts are granted again")
+	}
 }
 
 // write makes the object of a new grant, and reports whether it is there. An agent is told once a watch has it.
