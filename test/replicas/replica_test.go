@@ -147,7 +147,9 @@ func (r *replica) open(ctx context.Context) error {
 }
 
 // proxies is an identity.Options.Proxies.
-func (r *replica) proxies(meshName string) (iter.Seq2[string, string], bool) { return r.pipeline.Builder.View().Instances(meshName) }
+func (r *replica) proxies(meshName string) (iter.Seq2[string, string], bool) {
+	return r.pipeline.Builder.View().Instances(meshName)
+}
 
 // end ends the process. One that is killed says nothing any more.
 func (r *replica) end(killed bool) {
