@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -202,9 +203,12 @@ func (r *running) logged(text string) {
 // takenPorts are those that freePort has returned.
 var takenPorts sync.Map
 
-// freePort is below those that the kernel gives to connections: none of them takes it before who it is for.
+// freePort is below those that the kernel gives to connections: none of them takes it before who it is for. No process may start while it listens:
+// that one would have the listener too, until it executes its program.
 func freePort(t testing.TB) int {
 	t.Helper()
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
 	for range 1000 {
 		port := 4000 + rand.IntN(6000)
 		if _, taken := takenPorts.LoadOrStore(port, true); taken {

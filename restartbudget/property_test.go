@@ -56,6 +56,7 @@ func (w *world) play() error {
 	w.calm()
 	for range 200 {
 		w.now = w.now.Add(20 * time.Second)
+		w.release() // what is seen now may have happened before
 		w.settle()
 		if len(w.failing) == 0 {
 			return nil
@@ -71,10 +72,6 @@ func (w *world) play() error {
 func (w *world) calm() {
 	w.in.Settings = Settings{PerMinute: w.in.Settings.PerMinute, PerNodePerMinute: w.in.Settings.PerNodePerMinute, Breaker: BreakerLimits{Workloads: 100}}
 	for id, of := range w.in.Workloads {
-		w.state.Release(id)
-		if w.twin != nil {
-			w.twin.Release(id)
-		}
 		if budgetOf(id, of) == 0 {
 			of.Budgets, of.Disruption = nil, nil
 		}
@@ -89,6 +86,13 @@ func (w *world) calm() {
 			w.addPod(of, true)
 		}
 		of.Replicas = len(of.Pods)
+	}
+}
+
+// release lets all workloads restart again.
+func (w *world) release() {
+	for id := range w.in.Workloads {
+		w.releaseOne(id)
 	}
 }
 

@@ -121,10 +121,7 @@ func (w *world) happen() {
 	case n == 14:
 		w.addPod(of, w.r.IntN(2) == 0)
 	case n == 15:
-		w.state.Release(id)
-		if w.twin != nil {
-			w.twin.Release(id)
-		}
+		w.releaseOne(id)
 	case pod != nil:
 		w.happenTo(pod, of, n)
 	}
@@ -237,6 +234,13 @@ func (w *world) lead() {
 	w.state = Restore(w.now, slices.Collect(maps.Values(w.stored)))
 	if w.twin != nil {
 		w.twin = Restore(w.now, slices.Collect(maps.Values(w.stored)))
+	}
+}
+
+func (w *world) releaseOne(id WorkloadID) {
+	w.state.Release(id)
+	if w.twin != nil {
+		w.twin.Release(id)
 	}
 }
 
