@@ -1,6 +1,8 @@
 package controlplane
 
 import (
+	"google.golang.org/protobuf/types/known/durationpb"
+
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/controller/restarts"
@@ -17,11 +19,29 @@ func (p podRestarts) Of(id mesh.ID) *agentv1.Restarts {
 	if !is {
 		return nil
 	}
-	m := &agentv1.Restarts{}
-	for _, g := range p.restarts.Of(pod) {
+	orders, known := p.restarts.Of(pod)
+	if !known {
+		return nil
+	}
+	m := &agentv1.Restarts{Mode: modes[orders.Mode], WhenAway: whenAway(orders.Away)}
+	for _, g := range orders.Grants {
 		m.Grants = append(m.Grants, &agentv1.RestartGrant{Name: g.Name, Container: g.Container, Epoch: g.Epoch})
 	}
 	return m
+}
+
+var modes = map[restarts.Mode]agentv1.Restarts_Mode{
+	restarts.Hold: agentv1.Restarts_HOLD, restarts.Native: agentv1.Restarts_NATIVE, restarts.Suspended: agentv1.Restarts_SUSPENDED,
+}
+
+var awayPolicies = map[restarts.AwayPolicy]agentv1.WhenAway_Policy{
+	restarts.AwayHold: agentv1.WhenAway_HOLD, restarts.AwaySlots: agentv1.WhenAway_SLOTS, restarts.AwayNative: agentv1.WhenAway_NATIVE,
+}
+
+func whenAway(a restarts.Away) *agentv1.WhenAway {
+	return &agentv1.WhenAway{
+		Policy: awayPolicies[a.Policy], After: durationpb.New(a.After), Turn: uint32(a.Turn), Turns: uint32(a.Turns), TurnTime: durationpb.New(a.TurnTime),
+	}
 }
 
 // Held implements session.Restarts.

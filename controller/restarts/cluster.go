@@ -38,10 +38,9 @@ type disruption struct {
 
 func newCluster(client kubernetes.Interface, changed func()) *cluster {
 	apps := client.AppsV1().RESTClient()
-	none := func() {}
 	return &cluster{
 		pods: watch.New(watch.Kind[*corev1.Pod, pod]{
-			Client: client.CoreV1().RESTClient(), Resource: "pods", Labels: mesh.LabelMesh, New: &corev1.Pod{}, Synced: none,
+			Client: client.CoreV1().RESTClient(), Resource: "pods", Labels: mesh.LabelMesh, New: &corev1.Pod{}, Synced: changed,
 			Record: readPod,
 			Changed: func(_ watch.Key, before, now *pod) {
 				if before.guarded() || now.guarded() { // without any there is nothing to decide
@@ -50,19 +49,19 @@ func newCluster(client kubernetes.Interface, changed func()) *cluster {
 			},
 		}),
 		deployments: watch.New(watch.Kind[*appsv1.Deployment, int]{
-			Client: apps, Resource: "deployments", New: &appsv1.Deployment{}, Synced: none, Changed: func(watch.Key, *int, *int) { changed() },
+			Client: apps, Resource: "deployments", New: &appsv1.Deployment{}, Synced: changed, Changed: func(watch.Key, *int, *int) { changed() },
 			Record: func(d *appsv1.Deployment) (int, bool) { return replicasOf(d.Spec.Replicas), true },
 		}),
 		statefulSets: watch.New(watch.Kind[*appsv1.StatefulSet, int]{
-			Client: apps, Resource: "statefulsets", New: &appsv1.StatefulSet{}, Synced: none, Changed: func(watch.Key, *int, *int) { changed() },
+			Client: apps, Resource: "statefulsets", New: &appsv1.StatefulSet{}, Synced: changed, Changed: func(watch.Key, *int, *int) { changed() },
 			Record: func(s *appsv1.StatefulSet) (int, bool) { return replicasOf(s.Spec.Replicas), true },
 		}),
 		daemonSets: watch.New(watch.Kind[*appsv1.DaemonSet, int]{
-			Client: apps, Resource: "daemonsets", New: &appsv1.DaemonSet{}, Synced: none, Changed: func(watch.Key, *int, *int) { changed() },
+			Client: apps, Resource: "daemonsets", New: &appsv1.DaemonSet{}, Synced: changed, Changed: func(watch.Key, *int, *int) { changed() },
 			Record: func(d *appsv1.DaemonSet) (int, bool) { return int(d.Status.DesiredNumberScheduled), true },
 		}),
 		disruption: watch.New(watch.Kind[*policyv1.PodDisruptionBudget, disruption]{
-			Client: client.PolicyV1().RESTClient(), Resource: "poddisruptionbudgets", New: &policyv1.PodDisruptionBudget{}, Synced: none,
+			Client: client.PolicyV1().RESTClient(), Resource: "poddisruptionbudgets", New: &policyv1.PodDisruptionBudget{}, Synced: changed,
 			Record: readDisruption, Changed: func(watch.Key, *disruption, *disruption) { changed() },
 		}),
 	}

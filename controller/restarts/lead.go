@@ -3,11 +3,9 @@ package restarts
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"slices"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -28,32 +26,39 @@ const (
 
 // Lead decides until ctx ends, and then returns nil. It is for the leader, whose epoch its grants have.
 func (r *Restarts) Lead(ctx context.Context, epoch int64) error {
-	l := &leader{Restarts: r, epoch: epoch, cluster: newCluster(r.o.Watching, r.Wake)}
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return l.cluster.run(ctx) })
-	group.Go(func() error {
-		if !l.await(ctx) {
-			return nil
-		}
-		var granted []restartbudget.Grant
-		for _, key := range r.grants.Keys() {
-			if g := r.grants.Get(key); g != nil {
-				granted = append(granted, g.Grant)
-			}
-		}
-		l.state = restartbudget.Restore(time.Now(), granted)
-		l.run(ctx)
+	l := &leader{Restarts: r, epoch: epoch}
+	if !l.await(ctx) {
 		return nil
-	})
-	return group.Wait()
+	}
+	var granted []restartbudget.Grant
+	for _, key := range r.grants.Keys() {
+		if g := r.grants.Get(key); g != nil {
+			granted = append(granted, g.Grant)
+		}
+	}
+	l.state = restartbudget.Restore(time.Now(), granted)
+	defer r.round.Store(nil)
+	l.run(ctx)
+	return nil
 }
+
+// Round is what the leader has decided last.
+type Round struct {
+	At    time.Time
+	Epoch int64
+	// Settings by which it was decided.
+	Settings restartbudget.Settings
+	restartbudget.Result
+}
+
+// Round returns the last one of this replica, nil if it does not lead or has decided nothing yet. It must not be changed.
+func (r *Restarts) Round() *Round { return r.round.Load() }
 
 // leader is a Restarts whose replica leads.
 type leader struct {
 	*Restarts
-	epoch   int64
-	cluster *cluster
-	state   *restartbudget.State
+	epoch int64
+	state *restartbudget.State
 }
 
 // await waits until all has been read, and returns false if ctx ends before.
@@ -62,7 +67,7 @@ func (l *leader) await(ctx context.Context) bool {
 	defer poll.Stop()
 	defer complain.Stop()
 	for {
-		err := errors.Join(l.cluster.missing(), l.grants.Missing())
+		err := l.missing()
 		if err == nil {
 			return true
 		}
@@ -103,6 +108,7 @@ func (l *leader) decide(ctx context.Context, now time.Time) {
 	liveness := l.o.Liveness()
 	l.refund(ctx, now, liveness)
 	in, pods := l.cluster.input(liveness)
+	in.Settings = *l.settings.Load()
 	result := l.state.Decide(now, in)
 	l.logBreaker(ctx, result.Breaker)
 	for _, g := range result.Changed {
@@ -118,6 +124,7 @@ func (l *leader) decide(ctx context.Context, now time.Time) {
 			l.state.Refund(now, d.Grant.ID)
 		}
 	}
+	l.round.Store(&Round{At: now, Epoch: l.epoch, Settings: in.Settings, Result: result})
 	l.sweep(ctx, now)
 }
 

@@ -1,15 +1,18 @@
-// Package restarts grants restarts of containers whose guarded liveness probe fails (package restartbudget). Every replica watches the RestartGrants and
-// tells its agents; the one that leads decides, and writes them.
+// Package restarts grants restarts of containers whose guarded liveness probe fails (package restartbudget). Every replica follows what
+// decides about restarts, and tells its agents; the one that leads decides, and writes RestartGrants.
 package restarts
 
 import (
 	"cmp"
 	"context"
+	"errors"
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -34,7 +37,7 @@ type Asking struct {
 	Since time.Time
 }
 
-// Options of Restarts. All are required but Loop.
+// Options of Restarts. All are required but Settings and Loop.
 type Options struct {
 	// Watching and Grants are clients of the API server without a timeout, the second one of group sonde.dev; Writing is that with one.
 	Watching        kubernetes.Interface
@@ -44,18 +47,25 @@ type Options struct {
 	// Tell has the agent of a pod be told what Of returns, if its session is with this replica. It returns at once.
 	Tell   func(pod watch.Key)
 	Logger *slog.Logger
+	// Settings until Configure. They must be valid.
+	Settings restartbudget.Settings
 	// Loop watches Lead.
 	Loop *heartbeat.Loop
 }
 
-// Restarts has the grants that there are.
+// Restarts has the grants that there are, and what else decides about restarts.
 type Restarts struct {
-	o      Options
-	grants *watch.Store[*v1alpha1.RestartGrant, grant]
-	wake   chan struct{} // something has changed that Lead decides by
+	o        Options
+	grants   *watch.Store[*v1alpha1.RestartGrant, grant]
+	cluster  *cluster
+	wake     chan struct{} // something has changed that Lead decides by
+	plan     chan struct{} // something has changed that policies follow from
+	settings atomic.Pointer[restartbudget.Settings]
+	round    atomic.Pointer[Round]
 
-	mu    sync.Mutex
-	ofPod map[watch.Key]map[watch.Key]*grant // by pod, and by grant
+	mu       sync.Mutex
+	ofPod    map[watch.Key]map[watch.Key]*grant // by pod, and by grant
+	policies map[watch.Key]Policy               // of pods with another one than the zero Policy; nil until all has been read
 }
 
 // grant is what is kept of a RestartGrant.
@@ -67,9 +77,11 @@ type grant struct {
 
 // New returns Restarts. Nothing is read before Run.
 func New(o Options) *Restarts {
-	r := &Restarts{o: o, wake: make(chan struct{}, 1), ofPod: map[watch.Key]map[watch.Key]*grant{}}
+	r := &Restarts{o: o, wake: make(chan struct{}, 1), plan: make(chan struct{}, 1), ofPod: map[watch.Key]map[watch.Key]*grant{}}
+	r.settings.Store(&o.Settings)
+	r.cluster = newCluster(o.Watching, r.clusterChanged)
 	r.grants = watch.New(watch.Kind[*v1alpha1.RestartGrant, grant]{
-		Client: o.Grants, Resource: resource, New: &v1alpha1.RestartGrant{}, Record: r.read, Changed: r.changed, Synced: func() {},
+		Client: o.Grants, Resource: resource, New: &v1alpha1.RestartGrant{}, Record: r.read, Changed: r.changed, Synced: r.clusterChanged,
 	})
 	return r
 }
@@ -77,8 +89,29 @@ func New(o Options) *Restarts {
 // resource is the plural name of RestartGrants.
 const resource = "restartgrants"
 
-// Run follows the grants until ctx ends, and then returns nil.
-func (r *Restarts) Run(ctx context.Context) error { return r.grants.Run(ctx) }
+// Run follows the grants and the cluster until ctx ends, and then returns nil.
+func (r *Restarts) Run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	for _, task := range []func(context.Context) error{r.grants.Run, r.cluster.run, r.runPolicies} {
+		group.Go(func() error { return task(ctx) })
+	}
+	return group.Wait()
+}
+
+// Configure replaces the settings, which must be valid.
+func (r *Restarts) Configure(s restartbudget.Settings) {
+	r.settings.Store(&s)
+	r.clusterChanged()
+}
+
+// missing returns what has not been read yet, nil once all has.
+func (r *Restarts) missing() error { return errors.Join(r.cluster.missing(), r.grants.Missing()) }
+
+// clusterChanged has decisions and policies made anew.
+func (r *Restarts) clusterChanged() {
+	r.Wake()
+	signal(r.plan)
+}
 
 // read leaves out what nobody can have written, which is logged.
 func (r *Restarts) read(o *v1alpha1.RestartGrant) (grant, bool) {
@@ -110,11 +143,21 @@ func (r *Restarts) changed(key watch.Key, before, now *grant) {
 }
 
 // Wake has Lead decide soon.
-func (r *Restarts) Wake() {
+func (r *Restarts) Wake() { signal(r.wake) }
+
+func signal(to chan<- struct{}) {
 	select {
-	case r.wake <- struct{}{}:
-	default: // it has not decided yet since the last time
+	case to <- struct{}{}:
+	default: // it was not taken since the last time
 	}
+}
+
+// Orders are what an agent is told.
+type Orders struct {
+	Policy
+
+	// Grants that are open, sorted by name.
+	Grants []Open
 }
 
 // Open is a grant that an agent is told.
@@ -123,16 +166,19 @@ type Open struct {
 	Epoch           int64
 }
 
-// Of returns the grants of a pod that are open, sorted by name.
-func (r *Restarts) Of(pod watch.Key) []Open {
+// Of returns what the agent of a pod is to be told, and false while not all has been read that says so.
+func (r *Restarts) Of(pod watch.Key) (Orders, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var all []Open
+	if r.policies == nil {
+		return Orders{}, false
+	}
+	orders := Orders{Policy: r.policies[pod]}
 	for key, g := range r.ofPod[pod] {
 		if g.Outcome == restartbudget.Open && !g.DryRun {
-			all = append(all, Open{Name: key.Name, Container: g.ID.Name, Epoch: g.epoch})
+			orders.Grants = append(orders.Grants, Open{Name: key.Name, Container: g.ID.Name, Epoch: g.epoch})
 		}
 	}
-	slices.SortFunc(all, func(a, b Open) int { return cmp.Compare(a.Name, b.Name) })
-	return all
+	slices.SortFunc(orders.Grants, func(a, b Open) int { return cmp.Compare(a.Name, b.Name) })
+	return orders, true
 }
