@@ -33,7 +33,7 @@ func (b *breaker) observe(now time.Time, in Input, candidates []candidate) Break
 	}
 	workloads := map[WorkloadID]bool{}
 	for key, s := range b.held {
-		if now.Sub(s.at) >= window {
+		if _, pod := in.find(s.workload, key.PodUID); pod == nil || now.Sub(s.at) >= window { // one that is gone is none of the guarded
 			delete(b.held, key)
 			continue
 		}

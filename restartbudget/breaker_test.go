@@ -90,3 +90,21 @@ func TestBreakerIsClosedWhileOff(t *testing.T) {
 		t.Error("the breaker is closed")
 	}
 }
+
+// TestBreakerForgetsPodsThatAreGone has the pods of a workload deleted: the guarded ones are fewer then, and it is none of them.
+func TestBreakerForgetsPodsThatAreGone(t *testing.T) {
+	c := newCluster(t)
+	for _, name := range []string{"a", "b", "c"} {
+		c.addDeployment(name, 2)
+		c.ask(name + "-0")
+	}
+	c.in.Guarded = 6
+	if r := c.decide(); !r.Breaker.Open {
+		t.Fatalf("Breaker = %+v, want an open one", r.Breaker)
+	}
+	delete(c.in.Workloads, deployment("c"))
+	c.in.Guarded, c.in.Requests = 4, nil
+	if r := c.decide(); r.Breaker != (Breaker{false, true, 2, 2, 4}) {
+		t.Errorf("Breaker = %+v, want one that has closed, of two workloads", r.Breaker)
+	}
+}

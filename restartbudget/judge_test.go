@@ -100,8 +100,8 @@ func (j *judge) breaker(now time.Time, in Input) bool {
 		j.asked[request.ContainerKey] = sighting{request.Workload, now}
 	}
 	held, workloads := 0, map[WorkloadID]bool{}
-	for _, s := range j.asked {
-		if now.Sub(s.at) < time.Minute {
+	for key, s := range j.asked {
+		if _, pod := in.find(s.workload, key.PodUID); pod != nil && now.Sub(s.at) < time.Minute {
 			held++
 			workloads[s.workload] = true
 		}

@@ -4,103 +4,180 @@ package e2e
 
 import (
 	"fmt"
-	"net/url"
+	"net/http"
+	"strconv"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// TestGuardedLiveness has the liveness probes of all pods of a Deployment fail at once. In guarded pods one container restarts after the other: the default
-// allows a quarter of the pods. Without the guard they restart together, which shows that this test sees it.
+// TestGuardedLiveness has the liveness probes of all pods of three Deployments fail at once. Those of guarded pods restart in turn: the default allows a
+// quarter. So they do if their readiness fails, too, when none of them serves anyway. Without the guard they restart together.
 func TestGuardedLiveness(t *testing.T) {
 	t.Parallel()
-	for name, guarded := range map[string]string{"guarded": "enabled", "native": "disabled"} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			n := newNamespace(t, injected)
-			const pods = 4
-			d := newDeployment("web", pods, nil)
-			template := &d.Spec.Template
-			template.Annotations = map[string]string{mesh.AnnotationGuardedLiveness: guarded}
-			app := &template.Spec.Containers[0]
-			app.LivenessProbe = &corev1.Probe{
-				ProbeHandler:  corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/healthz", Port: intstr.FromInt32(portHTTP)}},
-				PeriodSeconds: 1, FailureThreshold: 3,
-			}
-			app.ReadinessProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(portHTTP)}}, PeriodSeconds: 1, InitialDelaySeconds: 3}
-			n.create(d)
-			n.waitRolledOut("web")
-			for _, pod := range n.podsOf("web") {
-				n.app(pod).do("PUT", "/http", url.Values{"status": {"500"}}, nil)
-			}
-			down := n.mostDown("web", app.Name, pods)
-			t.Logf("at most %d of %d pods were down at once", down, pods)
-			if (down > 1) != (guarded == "disabled") {
-				t.Errorf("at most %d pods were down at once", down)
-			}
-		})
-	}
-}
-
-// mostDown waits until the container of each pod has restarted and is ready, and returns how many pods were not Ready at once at most.
-func (n *namespace) mostDown(label, container string, pods int) (most int) {
-	n.t.Helper()
-	n.wait(3*time.Minute, "the restart of all pods", func() error {
-		list, err := cluster.client.CoreV1().Pods(n.name).List(n.t.Context(), metav1.ListOptions{LabelSelector: "app=" + label})
-		if err != nil {
-			return err
-		}
-		down, restarted := 0, 0
-		for i := range list.Items {
-			p := &list.Items[i]
-			if isReady(p) != nil {
-				down++
-			}
-			if status(p, container).RestartCount > 0 {
-				restarted++
-			}
-		}
-		most = max(most, down)
-		if restarted < pods || down > 0 {
-			return fmt.Errorf("%d of %d have restarted, %d are not Ready", restarted, pods, down)
-		}
-		return nil
+	n := newNamespace(t, injected)
+	const pods, budget = 10, 2
+	guarded, native := n.newFleet("guarded", pods, "enabled"), n.newFleet("native", pods, "disabled")
+	unready := n.newFleet("unready", pods, "enabled", func(template *corev1.PodTemplateSpec) {
+		p := healthz(1)
+		p.InitialDelaySeconds = 3
+		template.Spec.Containers[0].ReadinessProbe = p
 	})
-	return most
+	all := []*fleet{guarded, native, unready}
+	for _, f := range all {
+		f.watch()
+	}
+	for _, f := range all {
+		f.fail()
+	}
+	for _, f := range all {
+		f.waitHealed(5 * time.Minute)
+	}
+	guarded.check(budget)
+	unready.check(budget)
+	native.check(pods)
+	if guarded.mostDown > budget {
+		t.Errorf("%d guarded pods were not Ready at once", guarded.mostDown)
+	}
+	if native.mostRestarting <= budget {
+		t.Errorf("at most %d pods restarted at once without the guard: this test sees nothing", native.mostRestarting)
+	}
 }
 
 // TestGuardedBadPath has a liveness probe that never passes, as after a rollout with a wrong port: two containers restart, and then none.
 func TestGuardedBadPath(t *testing.T) {
 	t.Parallel()
 	n := newNamespace(t, injected)
-	d := newDeployment("web", 4, nil)
-	d.Spec.Template.Annotations = map[string]string{mesh.AnnotationGuardedLiveness: "enabled"}
-	app := &d.Spec.Template.Spec.Containers[0]
 	const nobody = 7999
-	app.LivenessProbe = &corev1.Probe{
-		ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(nobody)}}, PeriodSeconds: 1, FailureThreshold: 2,
-	}
-	n.create(d)
-	n.waitRolledOut("web")
-	restarts := func() (all int) {
-		for _, name := range n.podsOf("web") {
-			all += int(status(n.pod(name), app.Name).RestartCount)
+	f := n.newFleet("web", 4, "enabled", func(template *corev1.PodTemplateSpec) {
+		template.Spec.Containers[0].LivenessProbe = &corev1.Probe{
+			ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(nobody)}}, PeriodSeconds: 1, FailureThreshold: 2,
 		}
-		return all
-	}
-	n.wait(2*time.Minute, "two restarts", func() error {
-		if got := restarts(); got < 2 {
-			return fmt.Errorf("there were %d", got)
-		}
-		return nil
 	})
+	f.watch()
+	f.waitRestarts(2*time.Minute, 2)
 	pass(t, 30*time.Second)
-	if got := restarts(); got != 2 {
+	if got, _ := f.restarts(); got != 2 {
 		t.Errorf("there were %d restarts, want two", got)
 	}
 }
+
+// TestGuardedContainers has two containers of one pod fail at once: they restart one after the other.
+func TestGuardedContainers(t *testing.T) {
+	t.Parallel()
+	n := newNamespace(t, injected)
+	p := newPod("two", "node2")
+	p.Annotations[mesh.AnnotationGuardedLiveness] = "enabled"
+	p.Annotations["traffic.kuma.io/exclude-inbound-ports"] = "9800,9801"
+	second := newContainer("second")
+	second.Args = []string{"--name=second", "--http=:8090", "--grpc=:8091", "--tcp=:8092", "--control=:9801"}
+	p.Spec.Containers = append(p.Spec.Containers, second)
+	for i, port := range []int32{portHTTP, 8090} {
+		c := &p.Spec.Containers[i]
+		c.LivenessProbe = healthz(2)
+		c.LivenessProbe.HTTPGet.Port = intstr.FromInt32(port)
+		c.ReadinessProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(port)}}, PeriodSeconds: 1, InitialDelaySeconds: 3}
+	}
+	n.create(p)
+	n.waitReady("two")
+	n.setHealthz("two", http.StatusInternalServerError)
+	app{t, mesh.JoinHostPort(n.pod("two").Status.PodIP, 9801)}.do("PUT", "/http", map[string][]string{"status": {"500"}}, nil)
+	n.waitPod("two", 2*time.Minute, "with two restarts", func(p *corev1.Pod) error {
+		one, two := status(p, "app"), status(p, "second")
+		if !one.Ready && !two.Ready {
+			t.Error("both containers restart at once")
+		}
+		if one.RestartCount != 1 || two.RestartCount != 1 || !one.Ready || !two.Ready {
+			return fmt.Errorf("%+v", summary(p))
+		}
+		return nil
+	})
+}
+
+// TestGuardedHeld has the liveness of one of two pods fail while it may not restart: it gets no calls, since the other one serves.
+func TestGuardedHeld(t *testing.T) {
+	t.Parallel()
+	n := newNamespace(t, injected)
+	f := n.newFleet("web", 2, "enabled")
+	n.create(newService("web"), newPod("client", "node1"))
+	f.watch()
+	n.waitReady("client")
+	held := n.podsOf("web")[0]
+	n.annotate(held, mesh.AnnotationLiveness, "suspended")
+	client := n.app("client")
+	client.waitCall("http://web.%s/", n.name)
+	n.setHealthz(held, http.StatusInternalServerError)
+	const calls = 20
+	n.wait(time.Minute, fmt.Sprintf("%d calls of which none gets to %s", calls, held), func() error {
+		for range calls {
+			if c := client.call("http://web.%s/", n.name); c.Status != http.StatusOK || c.answer(t).Instance == held {
+				return fmt.Errorf("%+v", c)
+			}
+		}
+		return nil
+	})
+	pass(t, 10*time.Second) // the kubelet has asked more often than the threshold
+	if got, _ := f.restarts(); got != 0 {
+		t.Errorf("there were %d restarts of a suspended pod", got)
+	}
+	n.annotate(held, mesh.AnnotationLiveness, "")
+	f.waitRestarts(time.Minute, 1)
+}
+
+func (n *namespace) annotate(pod, annotation, value string) {
+	n.t.Helper()
+	text := strconv.Quote(value)
+	if value == "" {
+		text = "null"
+	}
+	patch := fmt.Appendf(nil, `{"metadata": {"annotations": {%q: %s}}}`, annotation, text)
+	if _, err := cluster.client.CoreV1().Pods(n.name).Patch(n.t.Context(), pod, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// TestGuardedPace has the liveness of two pods fail which may restart at once, as the budget is free: the guarded one has failed at most once more than
+// natively when the kubelet restarts it.
+func TestGuardedPace(t *testing.T) {
+	t.Parallel()
+	n := newNamespace(t, injected)
+	const threshold = 2
+	checks := map[string]int64{}
+	for name, guarded := range map[string]string{"guarded": "enabled", "native": "disabled"} {
+		p := newPod(name, "node2")
+		p.Annotations[mesh.AnnotationGuardedLiveness] = guarded
+		p.Spec.Containers[0].ReadinessProbe = nil // it asks the same
+		p.Spec.Containers[0].LivenessProbe = healthz(threshold)
+		p.Spec.Containers[0].LivenessProbe.PeriodSeconds = 5
+		n.create(p)
+	}
+	n.waitReady("guarded", "native")
+	for _, name := range []string{"guarded", "native"} {
+		a := n.app(name)
+		n.wait(readyLimit, "the application of "+name, func() error { return a.try(http.MethodGet, "/counts", nil, nil) })
+		n.setHealthz(name, http.StatusInternalServerError)
+		before, now := a.counts()["/healthz"], int64(0)
+		n.waitPod(name, time.Minute, "restarted", func(p *corev1.Pod) error {
+			if restarts := status(p, "app").RestartCount; restarts > 0 {
+				return nil
+			}
+			var counts map[string]int64
+			if err := a.try(http.MethodGet, "/counts", nil, &counts); err == nil { // else it has ended
+				now = max(now, counts["/healthz"])
+			}
+			return fmt.Errorf("it has failed %d times", now-before)
+		})
+		checks[name] = now - before
+	}
+	t.Logf("checks until the restart: %v", checks)
+	if checks["native"] < threshold-1 || checks["guarded"] > checks["native"]+1 && checks["guarded"] > threshold+1 {
+		t.Errorf("checks until the restart: %v", checks)
+	}
+}
+

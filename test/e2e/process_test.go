@@ -76,7 +76,12 @@ func (n *namespace) agent(pod *corev1.Pod, guard bool) process {
 
 func (p process) kill(t *testing.T) {
 	t.Helper()
-	if err := syscall.Kill(p.pid, syscall.SIGKILL); err != nil {
+	p.signal(t, syscall.SIGKILL)
+}
+
+func (p process) signal(t *testing.T, s syscall.Signal) {
+	t.Helper()
+	if err := syscall.Kill(p.pid, s); err != nil {
 		t.Fatal(err)
 	}
 }

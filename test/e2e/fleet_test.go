@@ -1,0 +1,221 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+// fleet is a Deployment whose liveness probes can fail, and what is seen of its pods meanwhile.
+type fleet struct {
+	*namespace
+	app  string
+	pods int
+
+	mu    sync.Mutex
+	began time.Time // when the probes failed
+	seen  map[types.UID]seenPod
+	// curve says how many pods were not Ready, at each change.
+	curve []point
+	// mostDown is how many pods were not Ready at once at most, and mostRestarting how many had restarted and not been Ready since.
+	mostDown, mostRestarting int
+}
+
+type seenPod struct {
+	ready bool
+	// restarts of the application, and with how many it was Ready last.
+	restarts, readyWith int32
+}
+
+type point struct {
+	at   time.Duration
+	down int
+}
+
+// newFleet makes a Deployment. guarded is the value of the annotation. The liveness probes fail when the fleet is told to; edit may change the template.
+func (n *namespace) newFleet(app string, pods int, guarded string, edit ...func(*corev1.PodTemplateSpec)) *fleet {
+	n.t.Helper()
+	d := newDeployment(app, int32(pods), nil)
+	d.Spec.Template.Annotations[mesh.AnnotationGuardedLiveness] = guarded
+	c := &d.Spec.Template.Spec.Containers[0]
+	c.LivenessProbe = healthz(3)
+	c.ReadinessProbe = &corev1.Probe{
+		ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(portHTTP)}}, PeriodSeconds: 1, InitialDelaySeconds: 3,
+	}
+	for _, e := range edit {
+		e(&d.Spec.Template)
+	}
+	n.create(d)
+	return &fleet{namespace: n, app: app, pods: pods, seen: map[types.UID]seenPod{}}
+}
+
+// healthz is a probe each second of what the application answers until it is told to answer something else.
+func healthz(threshold int32) *corev1.Probe {
+	return &corev1.Probe{
+		ProbeHandler:  corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/healthz", Port: intstr.FromInt32(portHTTP)}},
+		PeriodSeconds: 1, FailureThreshold: threshold,
+	}
+}
+
+// watch waits until all pods are there, and follows them from then on, until the test ends.
+func (f *fleet) watch() {
+	f.t.Helper()
+	f.waitRolledOut(f.app)
+	ctx, cancel := context.WithCancel(f.t.Context())
+	pods := cluster.client.CoreV1().Pods(f.name)
+	options := metav1.ListOptions{LabelSelector: "app=" + f.app}
+	list, err := pods.List(ctx, options)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.began = time.Now()
+	for i := range list.Items {
+		f.see(&list.Items[i])
+	}
+	options.ResourceVersion = list.ResourceVersion
+	w, err := pods.Watch(ctx, options)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for e := range w.ResultChan() {
+			if p, is := e.Object.(*corev1.Pod); is && e.Type != watch.Deleted {
+				f.see(p)
+			}
+		}
+		if ctx.Err() == nil {
+			f.t.Errorf("the watch of %s has ended: what was seen is not all", f.app)
+		}
+	}()
+	f.t.Cleanup(func() {
+		cancel()
+		<-ended
+	})
+}
+
+func (f *fleet) see(p *corev1.Pod) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s := f.seen[p.UID]
+	s.ready, s.restarts = isReady(p) == nil, status(p, "app").RestartCount
+	if s.ready {
+		s.readyWith = s.restarts
+	}
+	f.seen[p.UID] = s
+	down, restarting := 0, 0
+	for _, s := range f.seen {
+		if !s.ready {
+			down++
+		}
+		if s.restarts > s.readyWith {
+			restarting++
+		}
+	}
+	f.mostDown, f.mostRestarting = max(f.mostDown, down), max(f.mostRestarting, restarting)
+	if len(f.curve) == 0 || f.curve[len(f.curve)-1].down != down {
+		f.curve = append(f.curve, point{time.Since(f.began), down})
+	}
+}
+
+// fail has the liveness probes of all pods fail from now on, until their containers restart.
+func (f *fleet) fail() {
+	f.t.Helper()
+	f.mu.Lock()
+	f.began, f.curve, f.mostDown, f.mostRestarting = time.Now(), nil, 0, 0
+	f.mu.Unlock()
+	for _, pod := range f.podsOf(f.app) {
+		f.setHealthz(pod, 500)
+	}
+}
+
+func (n *namespace) setHealthz(pod string, code int) {
+	n.t.Helper()
+	n.app(pod).do("PUT", "/http", url.Values{"status": {fmt.Sprint(code)}}, nil)
+}
+
+// restarts returns how often the application has restarted in all pods together, and how many of them have not been Ready since.
+func (f *fleet) restarts() (all, restarting int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, s := range f.seen {
+		all += int(s.restarts)
+		if s.restarts > s.readyWith {
+			restarting++
+		}
+	}
+	return all, restarting
+}
+
+// waitRestarts waits until there have been so many restarts, and fails if there are more.
+func (f *fleet) waitRestarts(limit time.Duration, want int) {
+	f.t.Helper()
+	f.wait(limit, fmt.Sprintf("%d restarts of %s", want, f.app), func() error {
+		if all, _ := f.restarts(); all < want {
+			return fmt.Errorf("there were %d", all)
+		}
+		return nil
+	})
+}
+
+// waitHealed waits until each container has restarted once, and all pods are Ready.
+func (f *fleet) waitHealed(limit time.Duration) {
+	f.t.Helper()
+	f.wait(limit, "the restart of all of "+f.app, func() error {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		for uid, s := range f.seen {
+			if s.restarts == 0 || !s.ready {
+				return fmt.Errorf("pod %s: %+v", uid, s)
+			}
+		}
+		return nil
+	})
+	if all, _ := f.restarts(); all != f.pods {
+		f.t.Errorf("%s: %d restarts of %d pods", f.app, all, f.pods)
+	}
+}
+
+// check fails if more restarted at once than may, and logs the curve.
+func (f *fleet) check(most int) {
+	f.t.Helper()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.t.Log(f.text())
+	if f.mostRestarting > most {
+		f.t.Errorf("%s: %d of %d pods restarted at once, want at most %d", f.app, f.mostRestarting, f.pods, most)
+	}
+}
+
+// text draws the curve: how many pods are not Ready, each two seconds.
+func (f *fleet) text() string {
+	var text strings.Builder
+	fmt.Fprintf(&text, "%s: at most %d of %d pods were not Ready, and %d restarted, at once\n", f.app, f.mostDown, f.pods, f.mostRestarting)
+	down := 0
+	for at, i := time.Duration(0), 0; i < len(f.curve); at += 2 * time.Second {
+		for ; i < len(f.curve) && f.curve[i].at <= at; i++ {
+			down = f.curve[i].down
+		}
+		fmt.Fprintf(&text, "%4.0f s %s\n", at.Seconds(), strings.Repeat("#", down))
+	}
+	return text.String()
+}
+
+// newBudget returns a RestartBudget of the pods of an application.
+func newBudget(app, spec string) string {
+	return "apiVersion: sonde.dev/v1alpha1\nkind: RestartBudget\nmetadata: {name: " + app + "}\nspec: {selector: {matchLabels: {app: " + app + "}}, " + spec + "}\n"
+}

@@ -1,0 +1,119 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// TestAloneGuarded has the liveness probes of all pods of a Deployment fail, and everything that takes part in their restarts fail meanwhile, one after the
+// other: no more pods restart at once than may, and each restarts once. The sidecar is back before the kubelet has been refused ten times.
+func TestAloneGuarded(t *testing.T) {
+	n := newNamespace(t, injected)
+	cp := &namespace{t: t, name: systemNamespace}
+	const pods, budget, threshold = 12, 3, 10
+	f := n.newFleet("web", pods, "enabled", func(template *corev1.PodTemplateSpec) {
+		template.Spec.Containers[0].LivenessProbe = healthz(threshold)
+	})
+	f.watch()
+	names := cp.waitReplicas()
+	f.fail()
+
+	f.waitRestarts(2*time.Minute, 1)
+	leads, follows := cp.leading(names)
+	for _, p := range cp.processes(cp.pod(leads)) {
+		p.kill(t)
+	}
+	f.waitRestarts(2*time.Minute, budget+1)
+
+	leads, follows = cp.leading(cp.waitReplicas())
+	stopped := cp.processes(cp.pod(leads))
+	for _, p := range stopped {
+		p.signal(t, syscall.SIGSTOP)
+	}
+	cp.wait(time.Minute, "another leader", func() error {
+		if now, _ := cp.leading([]string{leads, follows}); now != follows {
+			return fmt.Errorf("%s leads", now)
+		}
+		return nil
+	})
+	all, _ := f.restarts()
+	f.waitRestarts(2*time.Minute, min(all+1, pods))
+	for _, p := range stopped {
+		p.signal(t, syscall.SIGCONT)
+	}
+
+	for _, guard := range []bool{false, true} {
+		n.agent(n.pod(f.failing()), guard).kill(t)
+		all, _ = f.restarts()
+		f.waitRestarts(2*time.Minute, min(all+1, pods))
+	}
+	testbed(t, "stop", "kubelet2")
+	testbed(t, "start", "kubelet2")
+	f.waitHealed(5 * time.Minute)
+	f.check(budget)
+	cp.waitReplicas()
+}
+
+// failing returns the name of a pod whose application has not restarted.
+func (f *fleet) failing() string {
+	f.t.Helper()
+	for _, name := range f.podsOf(f.app) {
+		if status(f.pod(name), "app").RestartCount == 0 {
+			return name
+		}
+	}
+	f.t.Fatal("all have restarted")
+	return ""
+}
+
+// TestAloneGuardedBreaker has so many workloads fail at once that nothing restarts: it is something that they share. Once most of them are well, the others
+// restart.
+// breakerWorkloads is what the chart is installed with, so that tests in parallel do not open the breaker.
+const breakerWorkloads = 6
+
+func TestAloneGuardedBreaker(t *testing.T) {
+	n := newNamespace(t, injected)
+	var all []*fleet
+	for i := range breakerWorkloads {
+		all = append(all, n.newFleet(fmt.Sprint("web", i), 1, "enabled"))
+	}
+	for _, f := range all {
+		f.watch()
+	}
+	for _, f := range all { // one at a time would restart some before
+		n.setHealthz(n.podsOf(f.app)[0], 500)
+	}
+	restarts := func() (sum int) {
+		for _, f := range all {
+			one, _ := f.restarts()
+			sum += one
+		}
+		return sum
+	}
+	began := restarts()
+	pass(t, 20*time.Second)
+	atOnce := restarts()
+	t.Logf("%d restarts before the breaker opened", atOnce-began)
+	if atOnce == breakerWorkloads {
+		t.Fatal("all have restarted")
+	}
+	pass(t, 20*time.Second)
+	if now := restarts(); now != atOnce {
+		t.Errorf("%d restarts while the breaker is open", now-atOnce)
+	}
+	var waits *fleet
+	for _, f := range all {
+		if one, _ := f.restarts(); one == 0 && waits == nil {
+			waits = f
+			continue
+		}
+		n.setHealthz(n.podsOf(f.app)[0], 200)
+	}
+	waits.waitRestarts(3*time.Minute, 1)
+}
