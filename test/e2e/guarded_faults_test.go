@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"fmt"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -32,6 +33,8 @@ func TestAloneGuarded(t *testing.T) {
 	f.waitRestarts(2*time.Minute, budget+1)
 
 	leads, follows = cp.leading(cp.waitReplicas())
+	kubelet := "kubelet" + strings.TrimPrefix(cp.pod(leads).Spec.NodeName, "node")
+	testbed(t, "stop", kubelet) // it would kill the leader
 	stopped := cp.processes(cp.pod(leads))
 	for _, p := range stopped {
 		p.signal(t, syscall.SIGSTOP)
@@ -42,11 +45,12 @@ func TestAloneGuarded(t *testing.T) {
 		}
 		return nil
 	})
-	all, _ := f.restarts()
-	f.waitRestarts(2*time.Minute, min(all+1, pods))
 	for _, p := range stopped {
 		p.signal(t, syscall.SIGCONT)
 	}
+	testbed(t, "start", kubelet)
+	all, _ := f.restarts()
+	f.waitRestarts(2*time.Minute, min(all+1, pods))
 
 	for _, guard := range []bool{false, true} {
 		n.agent(n.pod(f.failing()), guard).kill(t)
