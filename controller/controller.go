@@ -147,8 +147,12 @@ func (c *Controller) newRestarts() error {
 	if err != nil {
 		return err
 	}
+	status, err := objects.NewClient(c.o.Config, requestTimeout)
+	if err != nil {
+		return err
+	}
 	c.Restarts = restarts.New(restarts.Options{
-		Watching: c.watching, Grants: grants, Writing: writing, Liveness: c.o.Liveness, Tell: c.o.TellRestarts, Logger: c.o.Logger, Loop: c.o.Loops.Restarts,
+		Watching: c.watching, Grants: grants, Writing: writing, Status: status, Liveness: c.o.Liveness, Tell: c.o.TellRestarts, Logger: c.o.Logger, Loop: c.o.Loops.Restarts,
 	})
 	return nil
 }

@@ -51,6 +51,9 @@ func stricter(a, b allowance) allowance {
 	return a
 }
 
+// MaxUnavailable returns how many pods of a workload may be unavailable.
+func (w *Workload) MaxUnavailable(id WorkloadID) int { return w.maxUnavailable(id).pods }
+
 // maxUnavailable returns what the strictest of the RestartBudgets allows, else the strictest of the PodDisruptionBudgets, else the default: 25 %,
 // rounded down, at least 1. PodDisruptionBudgets count pods without owner together, so that they say nothing of one.
 func (w *Workload) maxUnavailable(id WorkloadID) allowance {

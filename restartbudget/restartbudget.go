@@ -84,6 +84,17 @@ func (s *State) Restarted(now time.Time, id GrantID) (Grant, bool) {
 	return rec.Grant, true
 }
 
+// InProgress returns how many restarts are in progress, by UID of the pod. Pods without any are not in it.
+func (s *State) InProgress() map[string]int {
+	all := map[string]int{}
+	for key, rec := range s.last {
+		if rec.inProgress() {
+			all[key.PodUID]++
+		}
+	}
+	return all
+}
+
 // Release lets a workload restart again whose restarts did not help. For a new leader to know it, the caller also writes Released to the unhelpful
 // grants of the workload.
 func (s *State) Release(workload WorkloadID) {

@@ -3,6 +3,7 @@ package restarts
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,28 +16,32 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/api/v1alpha1"
 	"github.com/sonde-mesh/sonde/controller/watch"
 	"github.com/sonde-mesh/sonde/restartbudget"
 )
 
-// cluster is what the leader decides by: the guarded pods, how many of them are desired, and what disruption their operators allow.
+// cluster is what the leader decides by: the guarded pods, how many of them are desired, and what their owners allow.
 type cluster struct {
 	pods         *watch.Store[*corev1.Pod, pod]
 	deployments  *watch.Store[*appsv1.Deployment, int]
 	statefulSets *watch.Store[*appsv1.StatefulSet, int]
 	daemonSets   *watch.Store[*appsv1.DaemonSet, int]
 	disruption   *watch.Store[*policyv1.PodDisruptionBudget, disruption]
+	budgets      *watch.Store[*v1alpha1.RestartBudget, budget]
 }
 
 // disruption is what is kept of a PodDisruptionBudget: its spec alone, since its status is late and reserves nothing.
 type disruption struct {
-	selects labels.Selector
-	limit   restartbudget.Limit
+	selector labels.Selector
+	limit    restartbudget.Limit
 }
 
-func newCluster(client kubernetes.Interface, changed func()) *cluster {
+// newCluster has clients of the API server without a timeout, the second one of group sonde.dev.
+func newCluster(client kubernetes.Interface, sonde rest.Interface, changed func(), logger *slog.Logger) *cluster {
 	apps := client.AppsV1().RESTClient()
 	return &cluster{
 		pods: watch.New(watch.Kind[*corev1.Pod, pod]{
@@ -64,6 +69,7 @@ func newCluster(client kubernetes.Interface, changed func()) *cluster {
 			Client: client.PolicyV1().RESTClient(), Resource: "poddisruptionbudgets", New: &policyv1.PodDisruptionBudget{}, Synced: changed,
 			Record: readDisruption, Changed: func(watch.Key, *disruption, *disruption) { changed() },
 		}),
+		budgets: newBudgets(sonde, changed, logger),
 	}
 }
 
@@ -105,7 +111,7 @@ func amountOf(v *intstr.IntOrString) *restartbudget.Amount {
 // run follows the cluster until ctx ends, and then returns nil.
 func (c *cluster) run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	for _, task := range []func(context.Context) error{c.pods.Run, c.deployments.Run, c.statefulSets.Run, c.daemonSets.Run, c.disruption.Run} {
+	for _, task := range []func(context.Context) error{c.pods.Run, c.deployments.Run, c.statefulSets.Run, c.daemonSets.Run, c.disruption.Run, c.budgets.Run} {
 		group.Go(func() error { return task(ctx) })
 	}
 	return group.Wait()
@@ -113,13 +119,15 @@ func (c *cluster) run(ctx context.Context) error {
 
 // missing returns what has not been read yet, nil once all has.
 func (c *cluster) missing() error {
-	return errors.Join(c.pods.Missing(), c.deployments.Missing(), c.statefulSets.Missing(), c.daemonSets.Missing(), c.disruption.Missing())
+	return errors.Join(c.pods.Missing(), c.deployments.Missing(), c.statefulSets.Missing(), c.daemonSets.Missing(), c.disruption.Missing(), c.budgets.Missing())
 }
 
 // input returns what to decide by, and the pods by UID.
 func (c *cluster) input(liveness map[watch.Key]Liveness) (in restartbudget.Input, pods map[string]watch.Key) {
 	in.Workloads, pods = map[restartbudget.WorkloadID]*restartbudget.Workload{}, map[string]watch.Key{}
 	guarded := map[restartbudget.WorkloadID]bool{}
+	disruptions := newSelection(c.disruption, func(d *disruption) labels.Selector { return d.selector })
+	budgets := newSelection(c.budgets, func(b *budget) labels.Selector { return b.selector })
 	for _, key := range c.pods.Keys() {
 		p := c.pods.Get(key)
 		if p == nil {
@@ -142,9 +150,8 @@ func (c *cluster) input(liveness map[watch.Key]Liveness) (in restartbudget.Input
 			continue
 		}
 		in.Requests = append(in.Requests, said.requests(p)...)
-		if !guarded[p.workload] { // the pods of a workload have the labels of one template
-			w.Disruption = c.disruptionOf(key.Namespace, p)
-		}
+		disruptions.of(key.Namespace, p)
+		budgets.of(key.Namespace, p)
 		guarded[p.workload] = true
 		in.Guarded += len(p.Containers)
 	}
@@ -153,7 +160,10 @@ func (c *cluster) input(liveness map[watch.Key]Liveness) (in restartbudget.Input
 			delete(in.Workloads, id)
 			continue
 		}
-		w.Replicas = c.desired(id, w)
+		for _, d := range disruptions.ofWorkload(id) {
+			w.Disruption = append(w.Disruption, d.limit)
+		}
+		w.Budgets, w.Replicas = limitsOf(budgets.ofWorkload(id)), c.desired(id, w)
 	}
 	return in, pods
 }
@@ -182,19 +192,16 @@ func (l Liveness) requests(p *pod) []restartbudget.Request {
 	return all
 }
 
-// disruptionOf returns the limits of the budgets that select a pod.
-func (c *cluster) disruptionOf(namespace string, p *pod) []restartbudget.Limit {
-	var all []restartbudget.Limit
-	for _, key := range c.disruption.Keys() {
-		if d := c.disruption.Get(key); d != nil && key.Namespace == namespace && d.selects.Matches(p.labels) {
-			all = append(all, d.limit)
-		}
-	}
-	return all
-}
-
 // desired returns how many pods a workload is to have: of a kind that is not known, as many as there are.
 func (c *cluster) desired(id restartbudget.WorkloadID, w *restartbudget.Workload) int {
+	if n, known := c.replicas(id); known {
+		return n
+	}
+	return len(w.Pods)
+}
+
+// replicas returns how many pods a workload is to have, and false if nothing says it.
+func (c *cluster) replicas(id restartbudget.WorkloadID) (int, bool) {
 	key := watch.Key{Namespace: id.Namespace, Name: id.Name}
 	var n *int
 	switch id.Kind {
@@ -204,9 +211,11 @@ func (c *cluster) desired(id restartbudget.WorkloadID, w *restartbudget.Workload
 		n = c.statefulSets.Get(key)
 	case "DaemonSet":
 		n = c.daemonSets.Get(key)
+	case "Pod":
+		return 1, true
 	}
-	if n != nil {
-		return *n
+	if n == nil {
+		return 0, false
 	}
-	return len(w.Pods)
+	return *n, true
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -26,7 +27,7 @@ const (
 
 // Lead decides until ctx ends, and then returns nil. It is for the leader, whose epoch its grants have.
 func (r *Restarts) Lead(ctx context.Context, epoch int64) error {
-	l := &leader{Restarts: r, epoch: epoch}
+	l := &leader{Restarts: r, epoch: epoch, status: newBudgetStatus(r)}
 	if !l.await(ctx) {
 		return nil
 	}
@@ -38,8 +39,10 @@ func (r *Restarts) Lead(ctx context.Context, epoch int64) error {
 	}
 	l.state = restartbudget.Restore(time.Now(), granted)
 	defer r.round.Store(nil)
+	var status errgroup.Group
+	status.Go(func() error { return l.status.run(ctx) })
 	l.run(ctx)
-	return nil
+	return status.Wait()
 }
 
 // Round is what the leader has decided last.
@@ -57,8 +60,9 @@ func (r *Restarts) Round() *Round { return r.round.Load() }
 // leader is a Restarts whose replica leads.
 type leader struct {
 	*Restarts
-	epoch int64
-	state *restartbudget.State
+	epoch  int64
+	state  *restartbudget.State
+	status *budgetStatus
 }
 
 // await waits until all has been read, and returns false if ctx ends before.
@@ -76,7 +80,7 @@ func (l *leader) await(ctx context.Context) bool {
 			return false
 		case <-poll.C:
 		case <-complain.C:
-			l.o.Logger.WarnContext(ctx, "no restart is granted until all is read: without its CustomResourceDefinition there are no RestartGrants", "err", err)
+			l.o.Logger.WarnContext(ctx, "no restart is granted until all is read: without their CustomResourceDefinitions there are no RestartGrants and RestartBudgets", "err", err)
 		}
 	}
 }
@@ -124,6 +128,7 @@ func (l *leader) decide(ctx context.Context, now time.Time) {
 			l.state.Refund(now, d.Grant.ID)
 		}
 	}
+	l.status.progress.Store(progressOf(l.state, result))
 	l.round.Store(&Round{At: now, Epoch: l.epoch, Settings: in.Settings, Result: result})
 	l.sweep(ctx, now)
 }

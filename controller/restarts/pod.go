@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 	"unique"
 
 	corev1 "k8s.io/api/core/v1"
@@ -20,6 +21,7 @@ type pod struct {
 	uid      string
 	workload restartbudget.WorkloadID
 	labels   labels.Set
+	decides  time.Duration // the longest that the kubelet needs to restart a guarded container since it is told that its probe fails
 	restartbudget.Pod
 }
 
@@ -50,7 +52,9 @@ func readPod(p *corev1.Pod) (pod, bool) {
 			statuses[list[i].Name] = &list[i]
 		}
 	}
-	for _, name := range guardedContainers(&p.Spec) {
+	names, decides := guardedContainers(&p.Spec)
+	r.decides = decides
+	for _, name := range names {
 		c := restartbudget.Container{Name: intern(name)}
 		if spec := podspec.Container(&p.Spec, name); spec != nil {
 			c.Image = intern(spec.Image)
@@ -63,13 +67,12 @@ func readPod(p *corev1.Pod) (pod, bool) {
 	return r, true
 }
 
-// guardedContainers returns those that the probe table of the sidecar names, sorted.
-func guardedContainers(spec *corev1.PodSpec) []string {
+// guardedContainers returns those that the probe table of the sidecar names, sorted, and the longest that the kubelet needs to restart one of them.
+func guardedContainers(spec *corev1.PodSpec) (all []string, decides time.Duration) {
 	sidecar := podspec.Container(spec, mesh.ContainerSidecar)
 	if sidecar == nil {
-		return nil
+		return nil, 0
 	}
-	var all []string
 	for i := range sidecar.Env {
 		if sidecar.Env[i].Name != mesh.EnvProbeTable {
 			continue
@@ -80,12 +83,12 @@ func guardedContainers(spec *corev1.PodSpec) []string {
 		}
 		for _, p := range table {
 			if p.Guarded {
-				all = append(all, p.Container)
+				all, decides = append(all, p.Container), max(decides, decidesIn(p))
 			}
 		}
 	}
 	slices.Sort(all)
-	return slices.Compact(all)
+	return slices.Compact(all), decides
 }
 
 // workloadOf returns the top owner: a Deployment for a pod of its ReplicaSet, whose name ends with the hash of the template.

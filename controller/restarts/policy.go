@@ -104,13 +104,13 @@ func (r *Restarts) setPolicies(now map[watch.Key]Policy) {
 
 // policies returns those of guarded pods that have another one than the zero Policy.
 func (c *cluster) policies(s restartbudget.Settings) map[watch.Key]Policy {
-	all := map[watch.Key]Policy{}
+	all, away := map[watch.Key]Policy{}, c.newAbsence()
 	for _, key := range c.pods.Keys() {
 		p := c.pods.Get(key)
 		if !p.guarded() {
 			continue
 		}
-		if policy := (Policy{Mode: p.mode(s)}); policy != (Policy{}) {
+		if policy := (Policy{Mode: p.mode(s), Away: away.of(key, p)}); policy != (Policy{}) {
 			all[key] = policy
 		}
 	}

@@ -42,6 +42,8 @@ type Options struct {
 	// Watching and Grants are clients of the API server without a timeout, the second one of group sonde.dev; Writing is that with one.
 	Watching        kubernetes.Interface
 	Grants, Writing rest.Interface
+	// Status is as Writing, for the status of RestartBudgets: the limit of its rate delays no grant.
+	Status rest.Interface
 	// Liveness returns what agents say, by pod, whichever replica they speak with.
 	Liveness func() map[watch.Key]Liveness
 	// Tell has the agent of a pod be told what Of returns, if its session is with this replica. It returns at once.
@@ -79,7 +81,7 @@ type grant struct {
 func New(o Options) *Restarts {
 	r := &Restarts{o: o, wake: make(chan struct{}, 1), plan: make(chan struct{}, 1), ofPod: map[watch.Key]map[watch.Key]*grant{}}
 	r.settings.Store(&o.Settings)
-	r.cluster = newCluster(o.Watching, r.clusterChanged)
+	r.cluster = newCluster(o.Watching, o.Grants, r.clusterChanged, o.Logger)
 	r.grants = watch.New(watch.Kind[*v1alpha1.RestartGrant, grant]{
 		Client: o.Grants, Resource: resource, New: &v1alpha1.RestartGrant{}, Record: r.read, Changed: r.changed, Synced: r.clusterChanged,
 	})

@@ -135,7 +135,7 @@ func TestReadDisruption(t *testing.T) {
 	}}
 	got, is := readDisruption(b)
 	want := restartbudget.Limit{Name: "shop/web", MaxUnavailable: &restartbudget.Amount{Value: 25, Percent: true}, MinAvailable: &restartbudget.Amount{Value: 2}}
-	if diff := cmp.Diff(want, got.limit); diff != "" || !is || !got.selects.Matches(labels.Set{"app": "web"}) || got.selects.Matches(labels.Set{"app": "db"}) {
+	if diff := cmp.Diff(want, got.limit); diff != "" || !is || !got.selector.Matches(labels.Set{"app": "web"}) || got.selector.Matches(labels.Set{"app": "db"}) {
 		t.Errorf("readDisruption() = %+v, %v (-want +got):\n%s", got, is, diff)
 	}
 	b.Spec.Selector = nil

@@ -1,0 +1,187 @@
+package restarts
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sonde-mesh/sonde/api/v1alpha1"
+	"github.com/sonde-mesh/sonde/controller/watch"
+	"github.com/sonde-mesh/sonde/internal/cut"
+	"github.com/sonde-mesh/sonde/restartbudget"
+)
+
+const (
+	// statusEvery is how often the status of a RestartBudget is written at most.
+	statusEvery = 3 * time.Second
+	// maxNamed is how many other budgets a message names.
+	maxNamed = 10
+	// maxMessage is the longest message of a condition that the API server takes (metav1.Condition).
+	maxMessage = 32768
+)
+
+// budgetStatus writes the status of RestartBudgets, beside the decisions: an API server that is slow delays none.
+type budgetStatus struct {
+	*Restarts
+	progress   atomic.Pointer[progress] // of the last decisions, nil before the first
+	complained time.Time                // when it was last logged that a status could not be written
+}
+
+// progress has what the leader knows of pods, by UID.
+type progress struct{ inProgress, held map[string]int }
+
+func progressOf(s *restartbudget.State, r restartbudget.Result) *progress {
+	p := &progress{inProgress: s.InProgress(), held: map[string]int{}}
+	for i := range r.Decisions {
+		if d := &r.Decisions[i]; d.Verdict == restartbudget.Held {
+			p.held[d.Request.PodUID]++
+		}
+	}
+	return p
+}
+
+func newBudgetStatus(r *Restarts) *budgetStatus { return &budgetStatus{Restarts: r} }
+
+// run writes statuses until ctx ends, and then returns nil.
+func (s *budgetStatus) run(ctx context.Context) error {
+	every := time.NewTicker(statusEvery)
+	defer every.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-every.C:
+		}
+		if p := s.progress.Load(); p != nil {
+			s.write(ctx, p, time.Now())
+		}
+	}
+}
+
+// write writes each status that has changed. What cannot be written is tried again the next time, since it still differs then.
+func (s *budgetStatus) write(ctx context.Context, p *progress, now time.Time) {
+	for key, b := range s.cluster.budgetStatuses(p, now) {
+		if reflect.DeepEqual(b.is, b.want) {
+			continue
+		}
+		err := s.patch(ctx, key, b.want)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err == nil, apierrors.IsNotFound(err):
+			continue
+		}
+		if now.Sub(s.complained) >= complainEvery {
+			s.complained = now
+			s.o.Logger.WarnContext(ctx, "status of a RestartBudget not written, trying again", "namespace", key.Namespace, "name", key.Name, "err", err)
+		}
+		if apierrors.ReasonForError(err) == metav1.StatusReasonUnknown {
+			return // an API server that does not answer is asked once
+		}
+	}
+}
+
+func (s *budgetStatus) patch(ctx context.Context, key watch.Key, status v1alpha1.RestartBudgetStatus) error {
+	patch, err := json.Marshal(map[string]any{"status": status})
+	if err != nil {
+		return fmt.Errorf("encode status: %w", err)
+	}
+	return s.o.Status.Patch(types.MergePatchType).Resource(budgetResource).Namespace(key.Namespace).Name(key.Name).SubResource("status").Body(patch).Do(ctx).Error()
+}
+
+// statusPair is the status that a RestartBudget has, and the one that it should have.
+type statusPair struct{ is, want v1alpha1.RestartBudgetStatus }
+
+// budgetStatuses returns the statuses of all RestartBudgets.
+func (c *cluster) budgetStatuses(p *progress, now time.Time) map[watch.Key]statusPair {
+	budgets := newSelection(c.budgets, func(b *budget) labels.Selector { return b.selector })
+	counts, workloads := map[*budget]*v1alpha1.RestartBudgetStatus{}, map[restartbudget.WorkloadID]bool{}
+	for _, all := range budgets.objects {
+		for _, b := range all {
+			counts[b] = &v1alpha1.RestartBudgetStatus{ObservedGeneration: b.generation}
+		}
+	}
+	for _, key := range c.pods.Keys() {
+		pod := c.pods.Get(key)
+		if !pod.guarded() {
+			continue
+		}
+		workloads[pod.workload] = true
+		for _, b := range budgets.of(key.Namespace, pod) {
+			counts[b].Matched++
+			counts[b].InProgress += int32(p.inProgress[pod.uid])
+			counts[b].Held += int32(p.held[pod.uid])
+		}
+	}
+	others, statuses := overlapping(budgets, workloads), map[watch.Key]statusPair{}
+	for namespace, all := range budgets.objects {
+		for _, b := range all {
+			want := *counts[b]
+			want.Conditions = []metav1.Condition{b.accepted(want.Matched, others[b], now)}
+			statuses[watch.Key{Namespace: namespace, Name: b.name}] = statusPair{b.status, want}
+		}
+	}
+	return statuses
+}
+
+// overlapping returns the names of the budgets that count for the same workloads as another one, by that: maxNamed, and one more if there are more.
+func overlapping(budgets *selection[budget], workloads map[restartbudget.WorkloadID]bool) map[*budget][]string {
+	others := map[*budget][]string{}
+	order := slices.SortedFunc(maps.Keys(workloads), func(a, b restartbudget.WorkloadID) int { return cmp.Compare(a.String(), b.String()) })
+	for _, id := range order {
+		all := budgets.ofWorkload(id)
+		for _, b := range all {
+			for _, other := range all {
+				if len(others[b]) > maxNamed {
+					break
+				}
+				if other != b && !slices.Contains(others[b], other.name) {
+					others[b] = append(others[b], other.name)
+				}
+			}
+		}
+	}
+	return others
+}
+
+// accepted returns the Accepted condition. others are the names of the budgets that count for the same workloads.
+func (b *budget) accepted(matched int32, others []string, now time.Time) metav1.Condition {
+	c := metav1.Condition{
+		Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonAccepted, ObservedGeneration: b.generation,
+		LastTransitionTime: metav1.NewTime(now.Truncate(time.Second)),
+	}
+	switch {
+	case b.problem != "":
+		c.Status, c.Reason = metav1.ConditionFalse, v1alpha1.ReasonInvalid
+		c.Message = cut.Text("no pod that it selects restarts: "+strings.ReplaceAll(b.problem, "\n", "; "), maxMessage)
+	case matched == 0:
+		c.Reason, c.Message = v1alpha1.ReasonNoPods, "it selects no guarded pod"
+	case len(others) > 0:
+		c.Reason, c.Message = v1alpha1.ReasonOverlapping, "the strictest holds: pods of the same workloads are selected by "+named(others)
+	}
+	if is := meta.FindStatusCondition(b.status.Conditions, c.Type); is != nil && is.Status == c.Status {
+		c.LastTransitionTime = is.LastTransitionTime
+	}
+	return c
+}
+
+// named joins the first names.
+func named(names []string) string {
+	if len(names) > maxNamed {
+		return strings.Join(names[:maxNamed], ", ") + " and others"
+	}
+	return strings.Join(names, ", ")
+}
