@@ -1,0 +1,251 @@
+package restarts
+
+import (
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/api/v1alpha1"
+	"github.com/sonde-mesh/sonde/controller/watch"
+	"github.com/sonde-mesh/sonde/restartbudget"
+)
+
+type budgetSpec = v1alpha1.RestartBudgetSpec
+
+func slots(maxUnavailable string) func(*budgetSpec) {
+	return func(s *budgetSpec) { s.WhenAway, s.MaxUnavailable = "slots", new(intstr.Parse(maxUnavailable)) }
+}
+
+func native(after string) func(*budgetSpec) {
+	return func(s *budgetSpec) { s.WhenAway, s.NativeAfter = "native", after }
+}
+
+// away returns what pods of namespace shop do while the control plane is away, by name; those that hold are not in it.
+func (w *world) away() map[string]Away {
+	all := map[string]Away{}
+	for key, policy := range w.policies(restartbudget.Settings{}) {
+		all[key.Name] = policy.Away
+	}
+	return all
+}
+
+// pods adds so many guarded pods.
+func (w *world) addPods(n int) {
+	for i := range n {
+		w.add(podNamed(fmt.Sprintf("pod-%d", i), nil))
+	}
+}
+
+func TestStrictestPolicy(t *testing.T) {
+	inTurn := Away{Policy: AwaySlots, After: time.Minute, Turn: 0, Turns: 2, TurnTime: 33 * time.Second}
+	limit := func(s *budgetSpec) { s.MaxUnavailable = new(intstr.FromInt32(1)) }
+	tests := map[string]struct {
+		budgets []func(*budgetSpec)
+		want    Away
+	}{
+		"none":                       {nil, Away{}},
+		"hold":                       {[]func(*budgetSpec){func(s *budgetSpec) { s.WhenAway = "hold" }}, Away{}},
+		"hold is the default":        {[]func(*budgetSpec){limit}, Away{}},
+		"native":                     {[]func(*budgetSpec){native("5m")}, Away{Policy: AwayNative, After: 5 * time.Minute}},
+		"the longest of native ones": {[]func(*budgetSpec){native("5m"), native("1h"), native("10m")}, Away{Policy: AwayNative, After: time.Hour}},
+		"slots":                      {[]func(*budgetSpec){slots("1")}, inTurn},
+		"slots over native":          {[]func(*budgetSpec){native("1h"), slots("1"), native("5m")}, inTurn},
+		"hold over all":              {[]func(*budgetSpec){native("1h"), slots("1"), limit}, Away{}},
+		"not valid":                  {[]func(*budgetSpec){native("1h"), native("soon")}, Away{}},
+		"of other pods":              {[]func(*budgetSpec){native("5m"), func(s *budgetSpec) { s.Selector, s.WhenAway = selecting("db"), "hold" }}, Away{Policy: AwayNative, After: 5 * time.Minute}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.add(deployment(1), podNamed("a", nil), podNamed("plain", func(p *corev1.Pod) { p.Annotations = nil }))
+			for i, change := range tc.budgets {
+				w.add(budgetOf(fmt.Sprint(i), change))
+			}
+			if diff := cmp.Diff(tc.want, w.away()["a"]); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+			if policy, is := w.away()["plain"]; is {
+				t.Errorf("a pod that is not guarded is told %+v", policy)
+			}
+		})
+	}
+}
+
+// Of the pods of a workload never more restart in one turn than may be unavailable, each has one, and none has the turn after another's.
+func TestTurns(t *testing.T) {
+	for name, tc := range map[string]struct {
+		pods           int
+		maxUnavailable string
+		turns          int
+		inOne          int
+	}{
+		"one by one":           {5, "1", 10, 1},
+		"in twos":              {5, "2", 6, 2},
+		"a share":              {10, "25%", 10, 2},
+		"all at once":          {3, "100%", 2, 3},
+		"more than there are":  {3, "50", 2, 3},
+		"a share of less than": {3, "10%", 6, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.add(deployment(int32(tc.pods)), budgetOf("a", slots(tc.maxUnavailable)))
+			w.addPods(tc.pods)
+			inTurn := map[int]int{}
+			for pod, away := range w.away() {
+				if away.Policy != AwaySlots || away.Turns != tc.turns || away.Turn%2 != 0 || away.Turn >= away.Turns {
+					t.Errorf("%s: %+v, want even turns of %d", pod, away, tc.turns)
+				}
+				inTurn[away.Turn]++
+			}
+			total, most := 0, 0
+			for _, n := range inTurn {
+				total, most = total+n, max(most, n)
+			}
+			if total != tc.pods || most != tc.inOne {
+				t.Errorf("turns of pods: %v, want %d pods, at most %d in one", inTurn, tc.pods, tc.inOne)
+			}
+		})
+	}
+}
+
+// All replicas come to the same turns, whatever they have heard first, and whichever release they are of.
+func TestTurnsAreTheSameEverywhere(t *testing.T) {
+	var first map[string]Away
+	for range 5 {
+		w := newWorld(t)
+		w.add(deployment(8), budgetOf("a", slots("2")))
+		for _, i := range rand.Perm(8) {
+			w.add(podNamed(fmt.Sprintf("pod-%d", i), nil))
+		}
+		if first == nil {
+			first = w.away()
+		}
+		if diff := cmp.Diff(first, w.away()); diff != "" {
+			t.Errorf("-first +now:\n%s", diff)
+		}
+	}
+	turns := map[string]int{}
+	for pod, away := range first {
+		turns[pod] = away.Turn
+	}
+	want := map[string]int{"pod-0": 2, "pod-1": 0, "pod-2": 2, "pod-3": 4, "pod-4": 0, "pod-5": 4, "pod-6": 6, "pod-7": 6}
+	if diff := cmp.Diff(want, turns); diff != "" {
+		t.Errorf("an earlier release gives other turns (-want +got):\n%s", diff)
+	}
+}
+
+func TestWhoHasATurn(t *testing.T) {
+	w := newWorld(t)
+	w.add(deployment(2), budgetOf("a", slots("1")),
+		podNamed("a", nil),
+		podNamed("next", func(p *corev1.Pod) { // of the next template
+			p.Labels["pod-template-hash"], p.OwnerReferences[0].Name = "77aa", "web-77aa"
+		}),
+		podNamed("suspended", func(p *corev1.Pod) { p.Annotations[mesh.AnnotationLiveness] = "suspended" }),
+		podNamed("ends", func(p *corev1.Pod) { p.DeletionTimestamp = new(metav1.Now()) }),
+		podNamed("plain", func(p *corev1.Pod) { p.Annotations = nil }),
+		podNamed("ended", func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }),
+	)
+	all, turns := w.away(), map[int]bool{}
+	for _, pod := range []string{"a", "next", "suspended"} {
+		if all[pod].Turns != 6 {
+			t.Errorf("%s: %+v, want one of 6 turns", pod, all[pod])
+		}
+		turns[all[pod].Turn] = true
+	}
+	if len(all) != 3 || len(turns) != 3 {
+		t.Errorf("turns %+v, want one for each of 3 pods", all)
+	}
+}
+
+// Without a rank, or where nothing may be unavailable, pods hold.
+func TestNoTurns(t *testing.T) {
+	for name, build := range map[string]func(*world){
+		"none may be unavailable": func(w *world) { w.add(deployment(2), budgetOf("a", slots("0"))) },
+		"another budget of none": func(w *world) {
+			w.add(deployment(2), budgetOf("a", slots("1")), budgetOf("b", func(s *budgetSpec) { s.WhenAway, s.MinAvailable = "slots", new(intstr.FromString("100%")) }))
+		},
+		"desired pods are not known": func(w *world) { w.add(budgetOf("a", slots("1"))) },
+		"an owner that is not known": func(w *world) {
+			w.add(budgetOf("a", slots("1")), podNamed("pod-0", func(p *corev1.Pod) { p.OwnerReferences[0].Kind = "CloneSet" }))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.addPods(2)
+			build(w)
+			if all := w.away(); len(all) != 0 {
+				t.Errorf("%+v, want all to hold", all)
+			}
+		})
+	}
+}
+
+// A pod without an owner is one of its own, and so are its turns.
+func TestTurnOfAPodWithoutOwner(t *testing.T) {
+	w := newWorld(t)
+	w.add(budgetOf("a", slots("1")), podNamed("a", func(p *corev1.Pod) { p.OwnerReferences = nil }), podNamed("b", func(p *corev1.Pod) { p.OwnerReferences = nil }))
+	for _, pod := range []string{"a", "b"} {
+		if away := w.away()[pod]; away.Turn != 0 || away.Turns != 2 {
+			t.Errorf("%s: %+v, want the first of two turns", pod, away)
+		}
+	}
+}
+
+// A turn lasts as long as the slowest probe of the workload may take to restart its container.
+func TestTurnTime(t *testing.T) {
+	const fastest = `[{"container":"app","type":"liveness","guarded":true,"failureThreshold":1,"periodSeconds":1,"httpGet":{"port":80}}]`
+	for table, want := range map[string]time.Duration{
+		fastest: 30 * time.Second,
+		`[{"container":"app","type":"liveness","guarded":true,"httpGet":{"port":80}}]`: 33 * time.Second, // by the defaults, 3 × (10 + 1)
+		`[{"container":"app","type":"liveness","guarded":true,"httpGet":{"port":80}},{"container":"other","type":"liveness","guarded":true,"failureThreshold":4,"periodSeconds":20,"timeoutSeconds":5,"httpGet":{"port":81}}]`: 100 * time.Second,
+		`[{"container":"app","type":"liveness","guarded":true,"httpGet":{"port":80}},{"container":"other","type":"readiness","timeoutSeconds":500,"httpGet":{"port":81}}]`:                                                     33 * time.Second,
+		`[{"container":"app","type":"liveness","guarded":true,"failureThreshold":2147483647,"periodSeconds":2147483647,"timeoutSeconds":2147483647,"httpGet":{"port":80}}]`:                                                    24 * time.Hour,
+	} {
+		w := newWorld(t)
+		with := func(table string) func(*corev1.Pod) {
+			return func(p *corev1.Pod) { p.Spec.Containers[0].Env[0].Value = table }
+		}
+		w.add(deployment(2), budgetOf("a", slots("1")), podNamed("fast", with(fastest)), podNamed("b", with(table)))
+		all := w.away()
+		for _, pod := range []string{"fast", "b"} {
+			if all[pod].TurnTime != want {
+				t.Errorf("%s beside %s: a turn of %v, want %v", pod, table, all[pod].TurnTime, want)
+			}
+		}
+	}
+}
+
+// A change of a rank is told to those whose turn it changes; a change that is none is told to nobody.
+func TestTurnsAreTold(t *testing.T) {
+	w := newWorld(t)
+	w.add(deployment(3), budgetOf("a", slots("1")))
+	w.addPods(3)
+	told := map[string]int{}
+	client, err := kubernetes.NewForConfig(&rest.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := New(Options{Watching: client, Tell: func(pod watch.Key) { told[pod.Name]++ }, Logger: slog.New(slog.DiscardHandler)})
+	for range 2 {
+		r.setPolicies(w.policies(restartbudget.Settings{}))
+	}
+	if diff := cmp.Diff(map[string]int{"pod-0": 1, "pod-1": 1, "pod-2": 1}, told); diff != "" {
+		t.Errorf("told (-want +got):\n%s", diff)
+	}
+	w.addPods(4)
+	r.setPolicies(w.policies(restartbudget.Settings{}))
+	if diff := cmp.Diff(map[string]int{"pod-0": 2, "pod-1": 2, "pod-2": 2, "pod-3": 1}, told); diff != "" {
+		t.Errorf("told of one more pod (-want +got):\n%s", diff)
+	}
+}
