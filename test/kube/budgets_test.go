@@ -1,10 +1,17 @@
 package kube
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"strings"
 	"testing"
+	"time"
+
+	"sigs.k8s.io/yaml"
+
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+	"github.com/sonde-mesh/sonde/api/v1alpha1"
 )
 
 // restartBudget returns a manifest of a RestartBudget.
@@ -74,4 +81,70 @@ func TestBadRestartBudgets(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Of two budgets of a pod the strictest holds, and their status says what is held, and what restarts.
+func TestRestartBudgets(t *testing.T) {
+	deleteMeshes(t)
+	client := newClient(t)
+	namespace(t, client, "budgets", nil)
+	p := startPlane(t, "a")
+	accepted(t, sondePath("", "meshes")+"/default", "True", "Accepted", "")
+	budgets := sondePath("budgets", "restartbudgets")
+	apply(t, "budgets", "restartbudgets", restartBudget("one", "{selector: {matchLabels: {kuma.io/mesh: default}}, maxUnavailable: 1, whenAway: native, nativeAfter: 5m}"))
+	apply(t, "budgets", "restartbudgets", restartBudget("none", "{selector: {}, minAvailable: 100%, whenAway: slots}"))
+	apply(t, "budgets", "restartbudgets", restartBudget("other", "{selector: {matchLabels: {app: other}}, maxUnavailable: 1}"))
+	for _, name := range []string{"one", "none", "other"} {
+		accepted(t, budgets+"/"+name, "True", "NoPods", "it selects no guarded pod")
+	}
+
+	stream, send := newGuardedSession(t, client, p, "budgets")
+	send(&agentv1.Liveness{Held: []*agentv1.HeldLiveness{{Container: "app", Reason: "refused"}}})
+	accepted(t, budgets+"/none", "True", "Overlapping", "are selected by one")
+	accepted(t, budgets+"/one", "True", "Overlapping", "are selected by none")
+	counts(t, budgets+"/one", 1, 0, 1)
+	counts(t, budgets+"/none", 1, 0, 1)
+	counts(t, budgets+"/other", 0, 0, 0)
+	text, err := cluster.Do(t.Context(), http.MethodGet, sondePath("budgets", "restartgrants"), "", "")
+	if err != nil || !strings.Contains(text, `"items":[]`) {
+		t.Fatalf("grants while the strictest budget allows none: %s, error %v", text, err)
+	}
+
+	if _, err := cluster.Do(t.Context(), http.MethodDelete, budgets+"/none", "", ""); err != nil {
+		t.Fatal(err)
+	}
+	var restarts *agentv1.Restarts
+	for len(restarts.GetGrants()) == 0 || restarts.GetWhenAway().GetPolicy() != agentv1.WhenAway_NATIVE {
+		m, err := stream.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r := m.GetRestarts(); r != nil {
+			restarts = r
+		}
+	}
+	if after := restarts.GetWhenAway().GetAfter().AsDuration(); after != 5*time.Minute {
+		t.Errorf("the agent is told of native after %v, want 5m", after)
+	}
+	counts(t, budgets+"/one", 1, 1, 0)
+	accepted(t, budgets+"/one", "True", "Accepted", `"observedGeneration":1`)
+}
+
+// counts waits until the status of a RestartBudget has these numbers.
+func counts(t *testing.T, path string, matched, inProgress, held int32) {
+	t.Helper()
+	poll(t, "the status of "+path, func(ctx context.Context) error {
+		text, err := cluster.Do(ctx, http.MethodGet, path, "", "")
+		if err != nil {
+			return err
+		}
+		var b v1alpha1.RestartBudget
+		if err := yaml.Unmarshal([]byte(text), &b); err != nil {
+			return err
+		}
+		if s := b.Status; s.Matched != matched || s.InProgress != inProgress || s.Held != held {
+			return fmt.Errorf("status %+v, want %d matched, %d in progress, %d held", s, matched, inProgress, held)
+		}
+		return nil
+	})
 }

@@ -39,22 +39,8 @@ func grantAndRefund(t *testing.T, client kubernetes.Interface, p *plane, namespa
 	if _, err := cluster.Do(t.Context(), http.MethodPost, grants, "application/yaml", old); err != nil {
 		t.Fatal(err)
 	}
-	m := newGuardedPod(t, client, namespace)
-	m.join(p)
-	stream, err := agentv1.NewAgentServiceClient(m.dial(p)).Session(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	send := func(message *agentv1.AgentMessage) {
-		t.Helper()
-		if err := stream.Send(message); err != nil {
-			t.Fatal(err)
-		}
-	}
-	hello := m.hello(false)
-	hello.GetHello().Features = append(hello.GetHello().GetFeatures(), agentv1.FeatureRestartGrants)
-	send(hello)
-	send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Liveness{Liveness: &agentv1.Liveness{Held: []*agentv1.HeldLiveness{{Container: "app", Reason: "refused"}}}}})
+	stream, send := newGuardedSession(t, client, p, namespace)
+	send(&agentv1.Liveness{Held: []*agentv1.HeldLiveness{{Container: "app", Reason: "refused"}}})
 	var granted *agentv1.RestartGrant
 	for granted == nil {
 		r, err := stream.Recv()
@@ -68,7 +54,7 @@ func grantAndRefund(t *testing.T, client kubernetes.Interface, p *plane, namespa
 	if granted.GetContainer() != "app" || granted.GetEpoch() < 1 {
 		t.Errorf("the agent is told %v", granted)
 	}
-	send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Liveness{Liveness: &agentv1.Liveness{Passing: []string{"app"}, Unused: []string{granted.GetName()}}}})
+	send(&agentv1.Liveness{Passing: []string{"app"}, Unused: []string{granted.GetName()}})
 	poll(t, "the grant to be given back, and the old one to be deleted", func(ctx context.Context) error {
 		text, err := cluster.Do(ctx, http.MethodGet, grants, "", "")
 		if err != nil {
@@ -85,6 +71,28 @@ func grantAndRefund(t *testing.T, client kubernetes.Interface, p *plane, namespa
 	})
 	if err := stream.CloseSend(); err != nil {
 		t.Error(err)
+	}
+}
+
+// newGuardedSession makes a guarded pod, and returns the session of its agent, and what tells of its liveness probe there.
+func newGuardedSession(t *testing.T, client kubernetes.Interface, p *plane, namespace string) (agentv1.AgentService_SessionClient, func(*agentv1.Liveness)) {
+	t.Helper()
+	m := newGuardedPod(t, client, namespace)
+	m.join(p)
+	stream, err := agentv1.NewAgentServiceClient(m.dial(p)).Session(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	hello := m.hello(false)
+	hello.GetHello().Features = append(hello.GetHello().GetFeatures(), agentv1.FeatureRestartGrants)
+	if err := stream.Send(hello); err != nil {
+		t.Fatal(err)
+	}
+	return stream, func(l *agentv1.Liveness) {
+		t.Helper()
+		if err := stream.Send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Liveness{Liveness: l}}); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -162,7 +162,9 @@ func TestRightsOfTheChart(t *testing.T) {
 	makeWarned(t, client, "rights", "one", "two")
 	accepted(t, sondePath("", "meshes")+"/default", "True", "Accepted", "")
 	callPlane(t, client, p)
+	apply(t, "rights", "restartbudgets", restartBudget("one", "{selector: {}, maxUnavailable: 1}"))
 	grantAndRefund(t, client, p, "rights")
+	accepted(t, sondePath("rights", "restartbudgets")+"/one", "True", "Accepted", `"matched":1`)
 
 	poll(t, "the retry of what the webhook was away for", func(ctx context.Context) error {
 		set, err := client.AppsV1().ReplicaSets("rights").Get(ctx, "blocked", metav1.GetOptions{})
