@@ -75,6 +75,20 @@ func TestGrantOfAContainer(t *testing.T) {
 	c.wantChanged(c.want("web-1 granted_before"), map[string]Outcome{})
 }
 
+func TestRestartsInProgress(t *testing.T) {
+	c := newCluster(t)
+	c.addDeployment("web", 4)
+	c.ask("web-0", "web-1")
+	r := c.want("web-0 granted", "web-1 in_progress")
+	if diff := cmp.Diff(map[string]int{"web-0": 1}, c.state.InProgress()); diff != "" {
+		t.Errorf("InProgress() (-want +got):\n%s", diff)
+	}
+	c.state.Refund(c.now, grantOf(t, r, "web-0").ID)
+	if all := c.state.InProgress(); len(all) > 0 {
+		t.Errorf("InProgress() = %v after the refund, want none", all)
+	}
+}
+
 func TestInProgressEnds(t *testing.T) {
 	tests := map[string]struct {
 		happens func(c *cluster, id GrantID)

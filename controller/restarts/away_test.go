@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"strconv"
 	"testing"
 	"time"
 
@@ -69,7 +70,7 @@ func TestStrictestPolicy(t *testing.T) {
 			w := newWorld(t)
 			w.add(deployment(1), podNamed("a", nil), podNamed("plain", func(p *corev1.Pod) { p.Annotations = nil }))
 			for i, change := range tc.budgets {
-				w.add(budgetOf(fmt.Sprint(i), change))
+				w.add(budgetOf(strconv.Itoa(i), change))
 			}
 			if diff := cmp.Diff(tc.want, w.away()["a"]); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)

@@ -107,6 +107,9 @@ type statusPair struct{ is, want v1alpha1.RestartBudgetStatus }
 
 // budgetStatuses returns the statuses of all RestartBudgets.
 func (c *cluster) budgetStatuses(p *progress, now time.Time) map[watch.Key]statusPair {
+	if c.budgets.Len() == 0 {
+		return nil
+	}
 	budgets := newSelection(c.budgets, func(b *budget) labels.Selector { return b.selector })
 	counts, workloads := map[*budget]*v1alpha1.RestartBudgetStatus{}, map[restartbudget.WorkloadID]bool{}
 	for _, all := range budgets.objects {
