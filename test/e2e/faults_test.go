@@ -234,15 +234,26 @@ func TestAloneControlPlane(t *testing.T) {
 	cp.waitRolledOutAs("sonde-cp", controlPlaneLabel)
 	w.checkUntouched("the control plane was killed")
 
+	guarded := newAwayFleets(w.namespace)
 	cp.scale("sonde-cp", 0)
 	cp.waitRolledOutAs("sonde-cp", controlPlaneLabel)
+	for _, f := range guarded {
+		f.fail()
+	}
 	w.scale("web", 3)
 	w.waitEvent(w.replicaSet("web"), "FailedCreate", "inject.sonde.dev")
 	pass(t, away)
 	w.checkLoads("the control plane was away")
 	w.checkUntouched("the control plane was away")
+	checkAway(guarded)
 	cp.scale("sonde-cp", replicas)
 	cp.waitRolledOutAs("sonde-cp", controlPlaneLabel)
+	for _, f := range guarded {
+		f.waitHealed(catchUp)
+		if f.app != "native" {
+			f.check(1)
+		}
+	}
 	w.waitRolledOut("web") // long before the ReplicaSet tries again by itself
 	w.checkCaughtUp("the control plane was away")
 }

@@ -101,7 +101,7 @@ func TestAloneGuardedBreaker(t *testing.T) {
 		return sum
 	}
 	began := restarts()
-	pass(t, 20*time.Second)
+	pass(t, 10*time.Second)
 	atOnce := restarts()
 	t.Logf("%d restarts before the breaker opened", atOnce-began)
 	if atOnce == breakerWorkloads {
@@ -120,4 +120,30 @@ func TestAloneGuardedBreaker(t *testing.T) {
 		n.setHealthz(n.podsOf(f.app)[0], 200)
 	}
 	waits.waitRestarts(3*time.Minute, 1)
+}
+
+// newAwayFleets returns a guarded Deployment for each policy of what happens while the control plane is away. Their names are those of the policies.
+func newAwayFleets(n *namespace) []*fleet {
+	n.t.Helper()
+	n.create(newBudget("slots", "whenAway: slots"), newBudget("native", "whenAway: native, nativeAfter: 1m"))
+	var all []*fleet
+	for _, policy := range []string{"hold", "slots", "native"} {
+		all = append(all, n.newFleet(policy, 2, "enabled"))
+	}
+	for _, f := range all {
+		f.watch()
+	}
+	return all
+}
+
+// checkAway looks at what has restarted once the control plane has been away for two minutes: nothing that holds, one pod in whose turn it was, and all that
+// are left to the kubelet.
+func checkAway(all []*fleet) {
+	want := map[string]int{"hold": 0, "slots": 1, "native": 2}
+	for _, f := range all {
+		f.t.Helper()
+		if got, _ := f.restarts(); got != want[f.app] {
+			f.t.Errorf("%s: %d restarts while the control plane was away, want %d", f.app, got, want[f.app])
+		}
+	}
 }
