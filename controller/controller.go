@@ -151,7 +151,7 @@ func (c *Controller) newRestarts() error {
 		return err
 	}
 	c.Restarts = restarts.New(restarts.Options{
-		Watching: c.watching, Grants: grants, Writing: writing, Liveness: c.o.Liveness, Tell: c.o.TellRestarts, Logger: c.o.Logger, Settings: c.o.GuardedLiveness, Loop: c.o.Loops.Restarts,
+		Watching: c.watching, Grants: grants, Writing: writing, Liveness: c.o.Liveness, Tell: c.o.TellRestarts, Record: c.Events.Record, Logger: c.o.Logger, Settings: c.o.GuardedLiveness, Loop: c.o.Loops.Restarts,
 	})
 	return nil
 }

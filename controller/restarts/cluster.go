@@ -38,10 +38,11 @@ type disruption struct {
 
 func newCluster(client kubernetes.Interface, changed func()) *cluster {
 	apps := client.AppsV1().RESTClient()
-	return &cluster{
+	c := &cluster{}
+	*c = cluster{
 		pods: watch.New(watch.Kind[*corev1.Pod, pod]{
 			Client: client.CoreV1().RESTClient(), Resource: "pods", Labels: mesh.LabelMesh, New: &corev1.Pod{}, Synced: changed,
-			Record: readPod,
+			Record: c.record,
 			Changed: func(_ watch.Key, before, now *pod) {
 				if before.guarded() || now.guarded() { // without any there is nothing to decide
 					changed()
@@ -65,6 +66,7 @@ func newCluster(client kubernetes.Interface, changed func()) *cluster {
 			Record: readDisruption, Changed: func(watch.Key, *disruption, *disruption) { changed() },
 		}),
 	}
+	return c
 }
 
 // replicasOf returns Kubernetes' default for a number that is not there.
@@ -146,7 +148,9 @@ func (c *cluster) input(liveness map[watch.Key]Liveness) (in restartbudget.Input
 			w.Disruption = c.disruptionOf(key.Namespace, p)
 		}
 		guarded[p.workload] = true
-		in.Guarded += len(p.Containers)
+		if !p.Native {
+			in.Guarded += len(p.Containers)
+		}
 	}
 	for id, w := range in.Workloads {
 		if !guarded[id] {

@@ -59,6 +59,7 @@ type leader struct {
 	*Restarts
 	epoch int64
 	state *restartbudget.State
+	wrong wrongAnnotations
 }
 
 // await waits until all has been read, and returns false if ctx ends before.
@@ -126,6 +127,9 @@ func (l *leader) decide(ctx context.Context, now time.Time) {
 	}
 	l.round.Store(&Round{At: now, Epoch: l.epoch, Settings: in.Settings, Result: result})
 	l.sweep(ctx, now)
+	for _, w := range l.wrong.fresh(l.cluster) {
+		l.o.Record(w.event())
+	}
 }
 
 // logBreaker logs that nothing is granted any more, or that restarts are granted again.

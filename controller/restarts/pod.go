@@ -21,6 +21,8 @@ type pod struct {
 	workload restartbudget.WorkloadID
 	labels   labels.Set
 	restartbudget.Pod
+
+	wrong []wrongAnnotation
 }
 
 func (p *pod) guarded() bool { return p != nil && len(p.Containers) > 0 }
@@ -34,13 +36,13 @@ func readPod(p *corev1.Pod) (pod, bool) {
 		uid: string(p.UID), workload: workloadOf(p),
 		Pod: restartbudget.Pod{
 			Name: p.Name, Node: intern(p.Spec.NodeName), Template: templateOf(p), Terminating: p.DeletionTimestamp != nil,
-			Suspended: p.Annotations[mesh.AnnotationLiveness] == string(mesh.LivenessSuspended),
 		},
 	}
 	for _, c := range p.Status.Conditions {
 		r.Ready = r.Ready || c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
 	}
-	if p.Annotations[mesh.AnnotationGuardedLiveness] != "enabled" {
+	guarded := guardedContainers(&p.Spec)
+	if len(guarded) == 0 {
 		return r, true
 	}
 	r.labels = maps.Clone(p.Labels)
@@ -50,7 +52,7 @@ func readPod(p *corev1.Pod) (pod, bool) {
 			statuses[list[i].Name] = &list[i]
 		}
 	}
-	for _, name := range guardedContainers(&p.Spec) {
+	for _, name := range guarded {
 		c := restartbudget.Container{Name: intern(name)}
 		if spec := podspec.Container(&p.Spec, name); spec != nil {
 			c.Image = intern(spec.Image)
@@ -63,7 +65,8 @@ func readPod(p *corev1.Pod) (pod, bool) {
 	return r, true
 }
 
-// guardedContainers returns those that the probe table of the sidecar names, sorted.
+// guardedContainers returns those that the probe table of the sidecar names, sorted. What annotations say is not asked: the agent has the table, and goes
+// by it as long as the pod runs.
 func guardedContainers(spec *corev1.PodSpec) []string {
 	sidecar := podspec.Container(spec, mesh.ContainerSidecar)
 	if sidecar == nil {
@@ -71,7 +74,7 @@ func guardedContainers(spec *corev1.PodSpec) []string {
 	}
 	var all []string
 	for i := range sidecar.Env {
-		if sidecar.Env[i].Name != mesh.EnvProbeTable {
+		if sidecar.Env[i].Name != mesh.EnvProbeTable || !strings.Contains(sidecar.Env[i].Value, `"guarded"`) { // most pods of most meshes
 			continue
 		}
 		table, _, err := mesh.ParseProbeTable(sidecar.Env[i].Value)
