@@ -146,7 +146,7 @@ func (l *leader) logBreaker(ctx context.Context, b restartbudget.Breaker) {
 func (l *leader) write(ctx context.Context, g restartbudget.Grant, pod watch.Key) bool {
 	o := objectOf(g, pod, l.epoch)
 	err := l.o.Writing.Post().Resource(resource).Namespace(o.Namespace).Body(o).Do(ctx).Error()
-	log := l.o.Logger.With("namespace", pod.Namespace, "pod", pod.Name, "container", g.ID.Name, "restarts", g.ID.Restarts)
+	log := l.o.Logger.With("namespace", pod.Namespace, "pod", pod.Name, "container", g.ID.Name, "restarts", g.ID.Restarts, "dryRun", g.DryRun)
 	switch {
 	case err == nil:
 		log.InfoContext(ctx, "restart granted", "grant", o.Name)
