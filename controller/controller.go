@@ -29,6 +29,7 @@ import (
 	"github.com/sonde-mesh/sonde/controller/watch"
 	"github.com/sonde-mesh/sonde/controller/webhookconfig"
 	"github.com/sonde-mesh/sonde/health/heartbeat"
+	"github.com/sonde-mesh/sonde/restartbudget"
 )
 
 // The sources of objects, in the order in which they win: a written Dataplane never takes a pod's name.
@@ -71,6 +72,8 @@ type Options struct {
 	// what Restarts.Of returns. Required.
 	Liveness     func() map[watch.Key]restarts.Liveness
 	TellRestarts func(pod watch.Key)
+	// GuardedLiveness are the settings of Restarts at the start. They must be valid.
+	GuardedLiveness restartbudget.Settings
 	// Drains says which proxies should get no new traffic.
 	Drains source.Drains
 	// Registerer for metrics. Default none.
@@ -152,7 +155,8 @@ func (c *Controller) newRestarts() error {
 		return err
 	}
 	c.Restarts = restarts.New(restarts.Options{
-		Watching: c.watching, Grants: grants, Writing: writing, Status: status, Liveness: c.o.Liveness, Tell: c.o.TellRestarts, Logger: c.o.Logger, Loop: c.o.Loops.Restarts,
+		Watching: c.watching, Grants: grants, Writing: writing, Status: status, Liveness: c.o.Liveness, Tell: c.o.TellRestarts, Record: c.Events.Record,
+		Logger: c.o.Logger, Settings: c.o.GuardedLiveness, Loop: c.o.Loops.Restarts,
 	})
 	return nil
 }

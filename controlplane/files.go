@@ -73,7 +73,7 @@ func (*files) replica() string { return "" }
 
 func (*files) leads() bool { return true }
 
-func (*files) reconfigure(Live) {} // there are no nodes
+func (*files) reconfigure(Live) {} // there are no nodes, and no pods that restart
 
 func (f *files) missing() error { return f.store.Missing() }
 

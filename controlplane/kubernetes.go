@@ -160,7 +160,7 @@ func (c *cluster) connect() (connection, error) {
 	c.controller, err = controller.New(controller.Options{
 		Config: c.config, Namespace: o.Kubernetes.Namespace, Replica: o.Kubernetes.Replica, Secrets: c.secrets(), Builder: c.cp.pipeline.Builder,
 		WebhookConfiguration: o.Kubernetes.WebhookConfiguration, Webhooks: injectingWebhooks, CA: certificate.ca, CAChanged: certificate.changed,
-		Peers: c.cp.peers.Follow, Liveness: c.liveness, TellRestarts: c.tellRestarts, ProbesMode: o.ProbesMode, Loops: c.loops, Logger: o.Logger, Registerer: c.cp.registry,
+		Peers: c.cp.peers.Follow, Liveness: c.liveness, TellRestarts: c.tellRestarts, GuardedLiveness: o.Kubernetes.GuardedLiveness, ProbesMode: o.ProbesMode, Loops: c.loops, Logger: o.Logger, Registerer: c.cp.registry,
 		Drains: source.Drains{Taints: o.Kubernetes.Drain.Taints, MinServing: o.Kubernetes.Drain.MinServing, IgnoreNodes: o.Kubernetes.Drain.IgnoreNodes},
 	})
 	if err != nil {
@@ -203,7 +203,10 @@ func (c *cluster) authenticator() (join.Authenticator, error) {
 	return tokens{own: c.cp.tokens, pods: ofPods}, nil
 }
 
-func (c *cluster) reconfigure(l Live) { c.controller.Cluster.IgnoreNodes(l.IgnoreNodes) }
+func (c *cluster) reconfigure(l Live) {
+	c.controller.Cluster.IgnoreNodes(l.IgnoreNodes)
+	c.controller.Restarts.Configure(l.GuardedLiveness)
+}
 
 // webhookCertificate is the certificate of the webhook: signed by the control plane's own CA, or one that another program keeps in files.
 type webhookCertificate struct {

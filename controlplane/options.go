@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/restartbudget"
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
@@ -100,6 +101,8 @@ type Kubernetes struct {
 	WebhookCertDir string
 	// Drain says which proxies should get no new traffic.
 	Drain Drain
+	// GuardedLiveness says which containers may restart whose guarded liveness probes fail. It is that of Live, at the start.
+	GuardedLiveness restartbudget.Settings
 	// Injection says what pods get; errors name its fields. Its ProbesMode, ControlPlaneCA and ControlPlaneNamespace are set by the
 	// control plane.
 	Injection webhook.Options
@@ -119,6 +122,13 @@ type Drain struct {
 type Live struct {
 	// IgnoreNodes says that a node that goes is no reason to drain its proxies.
 	IgnoreNodes bool
+	// GuardedLiveness must be valid.
+	GuardedLiveness restartbudget.Settings
+}
+
+// Equal reports whether two Live are the same.
+func (l Live) Equal(o Live) bool {
+	return l.IgnoreNodes == o.IgnoreNodes && l.GuardedLiveness.Equal(o.GuardedLiveness)
 }
 
 // DefaultService is the default of Kubernetes.Service.
@@ -230,5 +240,5 @@ func (k *Kubernetes) validate() error {
 	if n := k.Drain.MinServing; n < 0 {
 		errs = append(errs, &mesh.FieldError{Field: "Kubernetes.Drain.MinServing", Value: strconv.Itoa(n), Allowed: "must be 0, for no limit, or more"})
 	}
-	return errors.Join(append(errs, k.validateReplica(), k.Injection.Validate())...)
+	return errors.Join(append(errs, validateGuardedLiveness(k.GuardedLiveness), k.validateReplica(), k.Injection.Validate())...)
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/restartbudget"
 )
 
 func TestValidate(t *testing.T) {
@@ -29,6 +30,7 @@ func TestValidate(t *testing.T) {
 		"health, name":                         {Options{Store: "dir:/mesh", StateDir: "/state", HealthAddress: "web:80"}, []string{"HealthAddress"}},
 		"health, taken":                        {Options{Store: "dir:/mesh", StateDir: "/state", HealthAddress: ":80", AdminPort: 80}, []string{"HealthAddress"}},
 		"health, a port that is of Kubernetes": {Options{Store: "dir:/mesh", StateDir: "/state", HealthAddress: ":80", WebhookPort: 80}, nil},
+		"guarded liveness":                     {Options{Store: "kubernetes", Kubernetes: Kubernetes{GuardedLiveness: restartbudget.Settings{Breaker: restartbudget.BreakerLimits{Percent: 101}}}}, []string{"Kubernetes.GuardedLiveness.Breaker.Percent"}},
 		"no domain name":                       {Options{Store: "dir:/mesh", StateDir: "/state", TrustDomain: "Ex ample"}, []string{"TrustDomain"}},
 	}
 	for name, tc := range tests {

@@ -1,13 +1,32 @@
 package controlplane
 
 import (
+	"errors"
+
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/controller/restarts"
 	"github.com/sonde-mesh/sonde/controller/watch"
+	"github.com/sonde-mesh/sonde/restartbudget"
 )
+
+// validateGuardedLiveness returns the errors of s as those of fields of Options.
+func validateGuardedLiveness(s restartbudget.Settings) error {
+	joined, _ := s.Validate().(interface{ Unwrap() []error })
+	if joined == nil {
+		return nil
+	}
+	var errs []error
+	for _, err := range joined.Unwrap() {
+		if wrong, ok := errors.AsType[*restartbudget.SettingError](err); ok {
+			err = &mesh.FieldError{Field: "Kubernetes.GuardedLiveness." + wrong.Setting, Value: wrong.Value, Allowed: wrong.Allowed}
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
 
 // podRestarts tells agents of pods which restarts are granted.
 type podRestarts struct{ restarts *restarts.Restarts }

@@ -27,7 +27,7 @@ type sighting struct {
 // observe takes the requests, and says whether the breaker is open. It is closed while guarded liveness is off.
 func (b *breaker) observe(now time.Time, in Input, candidates []candidate) Breaker {
 	for i := range candidates {
-		if c := &candidates[i]; c.known() {
+		if c := &candidates[i]; c.known() && !c.pod.Native { // of what is not guarded nothing is held
 			b.held[c.ContainerKey] = sighting{c.Workload, now}
 		}
 	}

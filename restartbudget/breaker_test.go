@@ -108,3 +108,21 @@ func TestBreakerForgetsPodsThatAreGone(t *testing.T) {
 		t.Errorf("Breaker = %+v, want one that has closed, of two workloads", r.Breaker)
 	}
 }
+
+// What the kubelet decides alone is not held.
+func TestBreakerLeavesOutNativePods(t *testing.T) {
+	c := newCluster(t)
+	c.in.Guarded, c.in.Settings.Breaker = 2, BreakerLimits{2, 100}
+	for _, name := range []string{"a", "b", "c"} {
+		c.addDeployment(name, 1)
+	}
+	c.in.Workloads[deployment("c")].Pods["c-0"].Native = true
+	c.ask("a-0", "c-0")
+	if r := c.want("a-0 granted", "c-0 native"); r.Breaker.Open || r.Decisions[1].Verdict != Native || r.Decisions[1].Grant != nil {
+		t.Errorf("the breaker is %+v, and the native pod is told %+v", r.Breaker, r.Decisions[1])
+	}
+	c.ask("b-0")
+	if r := c.want("a-0 granted_before", "b-0 breaker_open", "c-0 native"); r.Breaker.Held != 2 {
+		t.Errorf("the breaker is %+v", r.Breaker)
+	}
+}

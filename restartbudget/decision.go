@@ -23,6 +23,7 @@ const (
 	ReasonOff           Reason = "off"
 	ReasonUnknown       Reason = "unknown_container"
 	ReasonStale         Reason = "stale_request"
+	ReasonNative        Reason = "native"
 	ReasonSuspended     Reason = "suspended"
 	ReasonBlacklisted   Reason = "blacklisted"
 	ReasonGrantedBefore Reason = "granted_before"
@@ -75,6 +76,7 @@ func (d Decision) String() string {
 var plainTexts = map[Reason]string{
 	ReasonOff:           "guarded liveness is off, the kubelet decides",
 	ReasonUnknown:       "the control plane does not know this container",
+	ReasonNative:        "the pod is annotated sonde.dev/liveness: native, the kubelet decides",
 	ReasonSuspended:     "the pod is annotated sonde.dev/liveness: suspended",
 	ReasonGrantedBefore: "a restart is granted already",
 	ReasonGranted:       "a restart is granted",

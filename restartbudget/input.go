@@ -13,7 +13,7 @@ type Input struct {
 	Settings Settings
 	// Workloads that have guarded containers. The workload of a pod does not change.
 	Workloads map[WorkloadID]*Workload
-	// Guarded is the number of all guarded containers.
+	// Guarded is the number of all guarded containers, but those of Native pods.
 	Guarded int
 	// Requests of the containers that ask now. A caller drops one which its agent has taken back, or does not repeat.
 	Requests []Request
@@ -55,8 +55,8 @@ type Pod struct {
 	Ready bool
 	// Terminating pods have a deletionTimestamp.
 	Terminating bool
-	// Suspended pods are annotated sonde.dev/liveness: suspended.
-	Suspended bool
+	// Suspended pods are annotated sonde.dev/liveness: suspended, Native ones native.
+	Suspended, Native bool
 	// Containers that are guarded.
 	Containers []Container
 }

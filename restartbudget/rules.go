@@ -65,7 +65,7 @@ func (r *round) countGranted(workload WorkloadID, node string) {
 // rules in their order: the first that returns a reason decides. Where none does, the restart is granted. All that limits how many restart at once,
 // whatever state their pods are in, comes before the workload's rules, which exempt pods that are not Ready.
 var rules = []func(*round, *candidate) Cause{
-	(*round).off, (*round).request, (*round).suspended, (*round).blacklisted, (*round).grantedBefore,
+	(*round).off, (*round).request, (*round).annotated, (*round).blacklisted, (*round).grantedBefore,
 	(*round).breakerOpen,
 	(*round).perMinute, (*round).perNode, (*round).perBudget,
 	(*round).unhelpfulRestarts, (*round).restartsInProgress, (*round).unavailable,
@@ -79,7 +79,7 @@ func (r *round) decide(c *candidate) Decision {
 			continue
 		}
 		switch d.Reason {
-		case ReasonOff:
+		case ReasonOff, ReasonNative:
 			d.Verdict = Native
 		case ReasonGrantedBefore:
 			grant := r.last[c.ContainerKey].Grant
@@ -151,8 +151,11 @@ func (r *round) request(c *candidate) Cause {
 	return Cause{}
 }
 
-func (r *round) suspended(c *candidate) Cause {
-	if c.pod.Suspended {
+func (r *round) annotated(c *candidate) Cause {
+	switch {
+	case c.pod.Native:
+		return Cause{Reason: ReasonNative}
+	case c.pod.Suspended:
 		return Cause{Reason: ReasonSuspended}
 	}
 	return Cause{}

@@ -12,7 +12,7 @@ func TestOrderOfRules(t *testing.T) {
 	asks, other := web.Pods["web-0"], web.Pods["web-1"]
 	web.Budgets = []Budget{{Limit: Limit{Name: "shop/web", MaxUnavailable: pods(0)}, PerMinute: 1}}
 	web.Replicas = 5
-	asks.Suspended, asks.Containers[0].Name, asks.Containers[0].Restarts = true, "other", 4
+	asks.Suspended, asks.Native, asks.Containers[0].Name, asks.Containers[0].Restarts = true, true, "other", 4
 	c.in.Settings = Settings{
 		Mode: Off, PerMinute: 1, PerNodePerMinute: 1, Blacklist: Blacklist{Images: []string{"registry:5000/shop/app"}}, Breaker: BreakerLimits{1, 1},
 	}
@@ -31,6 +31,7 @@ func TestOrderOfRules(t *testing.T) {
 		{ReasonOff, func() { c.in.Settings.Mode = Enforce }},
 		{ReasonUnknown, func() { asks.Containers[0].Name = "app" }},
 		{ReasonStale, func() { asks.Containers[0].Restarts = 5 }},
+		{ReasonNative, func() { asks.Native = false }},
 		{ReasonSuspended, func() { asks.Suspended = false }},
 		{ReasonBlacklisted, func() { c.in.Settings.Blacklist = Blacklist{} }},
 		{ReasonBreaker, func() { c.in.Settings.Breaker.Workloads = 2 }},
@@ -44,7 +45,8 @@ func TestOrderOfRules(t *testing.T) {
 		{ReasonGranted, func() { c.in.Settings.Breaker.Workloads, web.Budgets[0].MaxUnavailable = 1, pods(0) }},
 		{ReasonGrantedBefore, func() { c.in.Settings.Blacklist.Namespaces = []string{"shop"} }},
 		{ReasonBlacklisted, func() { asks.Suspended = true }},
-		{ReasonSuspended, func() { c.in.Settings.Mode = Off }},
+		{ReasonSuspended, func() { asks.Native = true }},
+		{ReasonNative, func() { c.in.Settings.Mode = Off }},
 		{ReasonOff, func() {}},
 	}
 	for _, step := range steps {

@@ -1,9 +1,11 @@
 package restartbudget
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -18,6 +20,22 @@ const (
 	DryRun Mode = "dryRun"
 	// Off leaves all to the kubelet, of suspended pods too.
 	Off Mode = "off"
+)
+
+// Modes are all that there are.
+func Modes() []Mode { return []Mode{Enforce, DryRun, Off} }
+
+// Defaults of BreakerLimits.
+const (
+	DefaultBreakerWorkloads = 3
+	DefaultBreakerPercent   = 30
+)
+
+// What is allowed, for errors.
+const (
+	AllowedBreakerWorkloads = "must be 1 or more"
+	AllowedBreakerPercent   = "must be from 1 to 100"
+	allowedLimit            = "must be 0, for no limit, or more"
 )
 
 // Settings of an operator. They may change between two decisions.
@@ -46,50 +64,76 @@ type Blacklist struct {
 
 // BreakerLimits say when the breaker is open: both are reached.
 type BreakerLimits struct {
-	// Workloads of which containers are held. Default 3.
+	// Workloads of which containers are held. Default DefaultBreakerWorkloads.
 	Workloads int
-	// Percent of all guarded containers that are held. Default 30; 1 to 100.
+	// Percent of all guarded containers that are held. Default DefaultBreakerPercent; 1 to 100.
 	Percent int
 }
 
 func (b BreakerLimits) withDefaults() BreakerLimits {
-	if b.Workloads == 0 {
-		b.Workloads = 3
-	}
-	if b.Percent == 0 {
-		b.Percent = 30
-	}
-	return b
+	return BreakerLimits{cmp.Or(b.Workloads, DefaultBreakerWorkloads), cmp.Or(b.Percent, DefaultBreakerPercent)}
 }
 
-// Validate returns all that is wrong.
+// SettingError is one violation.
+type SettingError struct {
+	// Setting is the field of Settings, such as Breaker.Percent.
+	Setting string
+	// Value as the operator wrote it, and what is Allowed instead.
+	Value, Allowed string
+}
+
+// Error implements error.
+func (e *SettingError) Error() string {
+	return fmt.Sprintf("%s: %q: %s", e.Setting, e.Value, e.Allowed)
+}
+
+// Validate returns all violations, joined. Each is a *SettingError.
 func (s Settings) Validate() error {
 	var all []error
-	complain := func(format string, args ...any) { all = append(all, fmt.Errorf(format, args...)) }
-	if !slices.Contains([]Mode{"", Enforce, DryRun, Off}, s.Mode) {
-		complain("mode is %q, want %s, %s or %s", s.Mode, Enforce, DryRun, Off)
+	refuse := func(setting, value, allowed string) { all = append(all, &SettingError{setting, value, allowed}) }
+	if s.Mode != "" && !slices.Contains(Modes(), s.Mode) {
+		refuse("Mode", string(s.Mode), fmt.Sprintf("must be %s, %s or %s", Enforce, DryRun, Off))
 	}
 	if s.PerMinute < 0 {
-		complain("perMinute is %d, want 0 (no limit) or more", s.PerMinute)
+		refuse("PerMinute", strconv.Itoa(s.PerMinute), allowedLimit)
 	}
 	if s.PerNodePerMinute < 0 {
-		complain("perNodePerMinute is %d, want 0 (no limit) or more", s.PerNodePerMinute)
+		refuse("PerNodePerMinute", strconv.Itoa(s.PerNodePerMinute), allowedLimit)
 	}
-	for _, w := range s.Blacklist.Workloads {
-		if _, ok := ParseWorkloadID(w); !ok {
-			complain("blacklist: workload is %q, want Kind/namespace/name", w)
+	if n := s.Breaker.Workloads; n < 0 {
+		refuse("Breaker.Workloads", strconv.Itoa(n), AllowedBreakerWorkloads)
+	}
+	if n := s.Breaker.Percent; n < 0 || n > 100 {
+		refuse("Breaker.Percent", strconv.Itoa(n), AllowedBreakerPercent)
+	}
+	s.Blacklist.validate(refuse)
+	return errors.Join(all...)
+}
+
+// validate refuses what can name nothing: who wrote it believes that something is on the blacklist.
+func (b *Blacklist) validate(refuse func(setting, value, allowed string)) {
+	for _, n := range b.Namespaces {
+		if n == "" || strings.ContainsAny(n, "/ ") {
+			refuse("Blacklist.Namespaces", n, "must be names of namespaces")
 		}
 	}
-	if slices.Contains(s.Blacklist.Namespaces, "") || slices.Contains(s.Blacklist.Images, "") {
-		complain("blacklist: a namespace or image is empty")
+	for _, w := range b.Workloads {
+		if _, ok := ParseWorkloadID(w); !ok {
+			refuse("Blacklist.Workloads", w, "must be Kind/namespace/name, such as Deployment/shop/web")
+		}
 	}
-	if s.Breaker.Workloads < 0 {
-		complain("breaker: workloads is %d, want 1 or more", s.Breaker.Workloads)
+	for _, i := range b.Images {
+		if i == "" || strings.Contains(i, " ") {
+			refuse("Blacklist.Images", i, "must be images as pods have them, with or without tag")
+		}
 	}
-	if s.Breaker.Percent < 0 || s.Breaker.Percent > 100 {
-		complain("breaker: percent is %d, want 1 to 100", s.Breaker.Percent)
-	}
-	return errors.Join(all...)
+}
+
+// Equal reports whether two Settings are the same, in the same order.
+func (s Settings) Equal(o Settings) bool {
+	return s.Mode == o.Mode && s.PerMinute == o.PerMinute && s.PerNodePerMinute == o.PerNodePerMinute && s.Breaker == o.Breaker &&
+		slices.Equal(s.Blacklist.Namespaces, o.Blacklist.Namespaces) && slices.Equal(s.Blacklist.Workloads, o.Blacklist.Workloads) &&
+		slices.Equal(s.Blacklist.Images, o.Blacklist.Images)
 }
 
 // match returns what names the container, "" if nothing does.

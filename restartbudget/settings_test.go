@@ -15,15 +15,19 @@ func TestValidate(t *testing.T) {
 			Mode: DryRun, PerMinute: 10, PerNodePerMinute: 1, Breaker: BreakerLimits{5, 100},
 			Blacklist: Blacklist{[]string{"kube-system"}, []string{"Deployment/shop/web"}, []string{"redis"}},
 		}, ""},
-		"mode":               {Settings{Mode: "On"}, `mode is "On"`},
-		"perMinute":          {Settings{PerMinute: -1}, "perMinute is -1"},
-		"perNodePerMinute":   {Settings{PerNodePerMinute: -1}, "perNodePerMinute is -1"},
-		"workload":           {Settings{Blacklist: Blacklist{Workloads: []string{"shop/web"}}}, `workload is "shop/web"`},
-		"workload half":      {Settings{Blacklist: Blacklist{Workloads: []string{"Deployment/shop/"}}}, `workload is "Deployment/shop/"`},
-		"empty image":        {Settings{Blacklist: Blacklist{Images: []string{""}}}, "image is empty"},
-		"workloads held":     {Settings{Breaker: BreakerLimits{Workloads: -1}}, "workloads is -1"},
-		"percent above 100":  {Settings{Breaker: BreakerLimits{Percent: 101}}, "percent is 101"},
-		"percent below zero": {Settings{Breaker: BreakerLimits{Percent: -1}}, "percent is -1"},
+		"mode":               {Settings{Mode: "On"}, `Mode: "On": must be enforce, dryRun or off`},
+		"perMinute":          {Settings{PerMinute: -1}, `PerMinute: "-1": must be 0, for no limit, or more`},
+		"perNodePerMinute":   {Settings{PerNodePerMinute: -1}, `PerNodePerMinute: "-1": must be 0, for no limit, or more`},
+		"workload":           {Settings{Blacklist: Blacklist{Workloads: []string{"shop/web"}}}, `Blacklist.Workloads: "shop/web": must be Kind/namespace/name`},
+		"workload half":      {Settings{Blacklist: Blacklist{Workloads: []string{"Deployment/shop/"}}}, `Blacklist.Workloads: "Deployment/shop/": must be`},
+		"empty image":        {Settings{Blacklist: Blacklist{Images: []string{""}}}, `Blacklist.Images: "": must be images`},
+		"a space in images":  {Settings{Blacklist: Blacklist{Images: []string{"redis, nginx"}}}, `Blacklist.Images: "redis, nginx": must be images`},
+		"empty namespace":    {Settings{Blacklist: Blacklist{Namespaces: []string{""}}}, `Blacklist.Namespaces: "": must be names`},
+		"no namespace":       {Settings{Blacklist: Blacklist{Namespaces: []string{"shop/web"}}}, `Blacklist.Namespaces: "shop/web": must be names`},
+		"workloads held":     {Settings{Breaker: BreakerLimits{Workloads: -1}}, `Breaker.Workloads: "-1": must be 1 or more`},
+		"percent above 100":  {Settings{Breaker: BreakerLimits{Percent: 101}}, `Breaker.Percent: "101": must be from 1 to 100`},
+		"percent below zero": {Settings{Breaker: BreakerLimits{Percent: -1}}, `Breaker.Percent: "-1": must be from 1 to 100`},
+		"two":                {Settings{Mode: "On", PerMinute: -1}, "must be enforce, dryRun or off\nPerMinute: "},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -66,5 +70,29 @@ func TestBlacklist(t *testing.T) {
 				t.Errorf("match() = %q, want %q", got, tc.want)
 			}
 		})
+	}
+}
+
+func TestEqual(t *testing.T) {
+	all := func() Settings {
+		return Settings{DryRun, 10, 1, Blacklist{[]string{"kube-system"}, []string{"Deployment/shop/web"}, []string{"redis"}}, BreakerLimits{5, 100}}
+	}
+	if !all().Equal(all()) || !(Settings{}).Equal(Settings{Blacklist: Blacklist{Images: []string{}}}) {
+		t.Error("settings differ from themselves")
+	}
+	for name, change := range map[string]func(*Settings){
+		"mode":              func(s *Settings) { s.Mode = Off },
+		"perMinute":         func(s *Settings) { s.PerMinute++ },
+		"perNodePerMinute":  func(s *Settings) { s.PerNodePerMinute++ },
+		"namespaces":        func(s *Settings) { s.Blacklist.Namespaces = nil },
+		"workloads":         func(s *Settings) { s.Blacklist.Workloads[0] = "Deployment/shop/db" },
+		"images":            func(s *Settings) { s.Blacklist.Images = append(s.Blacklist.Images, "nginx") },
+		"breaker workloads": func(s *Settings) { s.Breaker.Workloads++ },
+		"breaker percent":   func(s *Settings) { s.Breaker.Percent-- },
+	} {
+		changed := all()
+		if change(&changed); changed.Equal(all()) {
+			t.Errorf("another %s makes no difference", name)
+		}
 	}
 }

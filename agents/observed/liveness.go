@@ -25,6 +25,13 @@ type HeldContainer struct {
 	Reason string
 	// Grant is the name of the one by which the kubelet is told of the failure, "" if there is none.
 	Grant string
+	// Told says that the kubelet is told of the failure without a grant, so that nothing is held back.
+	Told bool
+}
+
+// anyHeld reports whether a container is held, or about to restart by its grant.
+func anyHeld(failing []HeldContainer) bool {
+	return slices.ContainsFunc(failing, func(c HeldContainer) bool { return !c.Told })
 }
 
 // PodLiveness is what the agent of a pod says of its guarded liveness probes. It must not be changed.
@@ -72,6 +79,7 @@ func livenessOf(m *agentv1.Liveness, at time.Time) PodLiveness {
 	for _, h := range m.GetHeld() {
 		l.Failing = append(l.Failing, HeldContainer{
 			Container: h.GetContainer(), Since: at.Add(-h.GetFailing().AsDuration()), Reason: cut.Text(h.GetReason(), agentv1.MaxReason), Grant: h.GetGrant(),
+			Told: h.GetTold() && h.GetGrant() == "",
 		})
 	}
 	return l
@@ -95,7 +103,7 @@ func (s *State) setHeld(id mesh.ID, now heldReport) {
 	} else {
 		delete(s.held.own, id)
 	}
-	s.observed.update(id, func(f *facts) { f.Held, f.liveness, f.heldBy = len(now.Failing) > 0, now.known, now.order })
+	s.observed.update(id, func(f *facts) { f.Held, f.liveness, f.heldBy = anyHeld(now.Failing), now.known, now.order })
 	if !before.same(now.PodLiveness) {
 		s.o.Peers.Changed(id) // also if only a reason or a grant has changed
 	}
@@ -173,7 +181,9 @@ func (s *State) tellHeld(id mesh.ID) *peerv1.Liveness {
 	}
 	m, now := &agentv1.Liveness{Passing: own.Passing, Unused: own.Unused}, s.o.Now()
 	for _, c := range own.Failing {
-		m.Held = append(m.Held, &agentv1.HeldLiveness{Container: c.Container, Failing: durationpb.New(now.Sub(c.Since)), Reason: c.Reason, Grant: c.Grant})
+		m.Held = append(m.Held, &agentv1.HeldLiveness{
+			Container: c.Container, Failing: durationpb.New(now.Sub(c.Since)), Reason: c.Reason, Grant: c.Grant, Told: c.Told,
+		})
 	}
 	return &peerv1.Liveness{Order: own.order.Proto(), Said: m}
 }

@@ -108,6 +108,23 @@ func (r *replica) hears(session int64, containers ...string) {
 	r.Liveness(r.t.Context(), db0, observed.Order{Time: session}, m)
 }
 
+// hearsTold has the agent of db-0 say in its session of that number that the kubelet is told of the failure of a container.
+func (r *replica) hearsTold(session int64, container string) {
+	r.Liveness(r.t.Context(), db0, observed.Order{Time: session}, &agentv1.Liveness{Held: []*agentv1.HeldLiveness{{Container: container, Told: true}}})
+}
+
+// tells waits until the replica knows that one container fails, of which the kubelet is told, so that nothing is held.
+func (r *replica) tells(what, container string) {
+	r.t.Helper()
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); <-time.After(2 * time.Millisecond) {
+		failing := r.PodLiveness()[db0.ID()].Failing
+		if len(failing) == 1 && failing[0].Container == container && failing[0].Told && !r.Of(db0.ID()).Held {
+			return
+		}
+	}
+	r.t.Fatalf("%s: PodLiveness() = %+v, held: %t", what, r.PodLiveness()[db0.ID()].Failing, r.Of(db0.ID()).Held)
+}
+
 // holds waits until the replica knows that these containers are held.
 func (r *replica) holds(what string, containers ...string) {
 	r.t.Helper()
@@ -167,8 +184,11 @@ func TestReplicasTellWhatIsHeld(t *testing.T) {
 		t.Errorf("it was told of %d changes, want 3", n)
 	}
 
+	a.hearsTold(3, "app")
+	a.tells("the kubelet is told", "app")
+	b.tells("the kubelet is told, as the other replica says", "app")
 	a.hears(3, "app")
-	b.holds("one fails again", "app")
+	b.holds("one is held again", "app")
 	a.stop()
 	for deadline := time.Now().Add(patience); b.peers.Heard(db0.ID())[0].Lost.IsZero(); <-time.After(2 * time.Millisecond) {
 		if time.Now().After(deadline) {

@@ -36,7 +36,7 @@ func (s *State) merge(id mesh.ID, own facts) mesh.Observation {
 			own.applications, own.reported, own.NotServing = true, order, mesh.MakeAddresses(slices.Collect(maps.Keys(reasonsOf(m.GetApplications().GetNotServing()))))
 		}
 		if order := OrderOf(m.GetLiveness().GetOrder()); m.GetLiveness() != nil && (!own.liveness || order.Compare(own.heldBy) > 0) {
-			own.liveness, own.heldBy, own.Held = true, order, len(m.GetLiveness().GetSaid().GetHeld()) > 0
+			own.liveness, own.heldBy, own.Held = true, order, anyHeld(livenessOf(m.GetLiveness().GetSaid(), said.At).Failing)
 		}
 		if order := OrderOf(m.GetListeners().GetOrder()); m.GetListeners() != nil && (!own.ListenersKnown || order.Compare(own.stream) > 0) {
 			own.ListenersKnown, own.stream, own.Listeners = true, order, mesh.MakeAddresses(addressesOf(m.GetListeners().GetAccepted()))

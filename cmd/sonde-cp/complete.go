@@ -4,6 +4,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/restartbudget"
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
@@ -13,6 +14,7 @@ var words = map[string][]string{
 	"virtual-probes-mode": {string(mesh.ProbesUnified), string(mesh.ProbesPerPort)},
 	"sidecar-form":        {string(webhook.Native), string(webhook.Container)},
 	"store":               {"dir:", storeKubernetes},
+	flagGuardedMode:       {string(restartbudget.Enforce), string(restartbudget.DryRun), string(restartbudget.Off)},
 }
 
 // completeWords has a shell complete words.

@@ -12,6 +12,7 @@ func TestCompleteWords(t *testing.T) {
 	for name, tc := range map[string]struct{ args, want string }{
 		"level":   {"--log-level", "debug info warn error"},
 		"mode":    {"--virtual-probes-mode", "unified per-port"},
+		"guarded": {"--guarded-liveness-mode", "enforce dryRun off"},
 		"form":    {"--sidecar-form", "native container"},
 		"store":   {"--store", "dir: kubernetes"},
 		"version": {"version -o", "text json"},

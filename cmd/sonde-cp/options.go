@@ -49,10 +49,13 @@ var flagOf = map[string]string{
 	"Image":                     "--sidecar-image", "Sidecar": "--sidecar-form", "VirtualProbesPort": "--virtual-probes-port", "ProbesMode": "--virtual-probes-mode", "ControlPlane": "--control-plane-address",
 	"Resources.CPU": "--sidecar-cpu", "Resources.CPULimit": "--sidecar-cpu-limit", "Resources.Memory": "--sidecar-memory", "Resources.MemoryLimit": "--sidecar-memory-limit",
 	"Kubernetes.Drain.Taints": "--drain-taints", "Kubernetes.Drain.MinServing": "--min-serving",
+	"Kubernetes.GuardedLiveness.Mode": "--" + flagGuardedMode, "Kubernetes.GuardedLiveness.PerMinute": "--" + flagGuardedPerMinute, "Kubernetes.GuardedLiveness.PerNodePerMinute": "--" + flagGuardedPerNode,
+	"Kubernetes.GuardedLiveness.Blacklist.Namespaces": "--" + flagGuardedNamespaces, "Kubernetes.GuardedLiveness.Blacklist.Workloads": "--" + flagGuardedWorkloads, "Kubernetes.GuardedLiveness.Blacklist.Images": "--" + flagGuardedImages,
+	"Kubernetes.GuardedLiveness.Breaker.Workloads": "--" + flagBreakerWorkloads, "Kubernetes.GuardedLiveness.Breaker.Percent": "--" + flagBreakerPercent,
 }
 
-// nested has the keys of flags that are not at the top of the --config file. The last part is always that of the flag.
-var nested = map[string]string{
+// nested has the keys of flags that are not at the top of the --config file.
+var nested = settings.Keys{
 	"kubeconfig": "runtime.kubernetes.", "namespace": "runtime.kubernetes.", "service-name": "runtime.kubernetes.",
 	"replica": "runtime.kubernetes.", "webhook-port": "runtime.kubernetes.", "peer-port": "runtime.kubernetes.", "webhook-configuration": "runtime.kubernetes.",
 	"webhook-cert-dir": "runtime.kubernetes.",
@@ -60,7 +63,10 @@ var nested = map[string]string{
 	"sidecar-cpu": "runtime.kubernetes.injector.", "sidecar-cpu-limit": "runtime.kubernetes.injector.",
 	"sidecar-memory": "runtime.kubernetes.injector.", "sidecar-memory-limit": "runtime.kubernetes.injector.",
 	"virtual-probes-port": "runtime.kubernetes.injector.", "control-plane-address": "runtime.kubernetes.injector.",
-	"kuma-labels": "injection.",
+	"kuma-labels":   "injection.",
+	flagGuardedMode: "guardedLiveness.mode", flagGuardedPerMinute: "guardedLiveness.perMinute", flagGuardedPerNode: "guardedLiveness.perNodePerMinute",
+	flagGuardedNamespaces: "guardedLiveness.blacklist.namespaces", flagGuardedWorkloads: "guardedLiveness.blacklist.workloads", flagGuardedImages: "guardedLiveness.blacklist.images",
+	flagBreakerWorkloads: "guardedLiveness.breaker.workloads", flagBreakerPercent: "guardedLiveness.breaker.percent",
 }
 
 func (o *options) addFlags(flags *pflag.FlagSet) {
@@ -99,6 +105,7 @@ func (o *options) addKubernetesFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&o.drainAware, keyDrainAware, true, "proxies on nodes that go tell load balancers to send no new traffic; read again when the --config file changes")
 	flags.StringSliceVar(&k.Drain.Taints, "drain-taints", nil, "`KEYS` of taints of nodes that go, beside those of the cluster autoscaler and Karpenter")
 	flags.IntVar(&k.Drain.MinServing, "min-serving", 1, "`NUMBER` of proxies of a Service that go on telling load balancers that they serve, whatever drains them; 0 for none")
+	addGuardedFlags(flags, &k.GuardedLiveness)
 	flags.BoolVar(&o.kumaLabels, "kuma-labels", true, "read kuma.io/sidecar-injection; false where a Kuma in the cluster does")
 }
 
@@ -109,7 +116,7 @@ func (o *options) validate(flags *pflag.FlagSet) error {
 	o.ProbesMode = mesh.ProbesMode(o.probesMode)
 	errs := []error{mesh.RenameFields(o.Validate(), flagOf)}
 	// A variable of a script that is not set does not ask for the default.
-	for _, flag := range []string{"trust-domain", "bind-address", "namespace", "service-name", "sidecar-image", "sidecar-form", "virtual-probes-mode"} {
+	for _, flag := range []string{"trust-domain", "bind-address", "namespace", "service-name", "sidecar-image", "sidecar-form", "virtual-probes-mode", flagGuardedMode} {
 		if flags.Lookup(flag).Value.String() == "" {
 			errs = append(errs, &mesh.FieldError{Field: "--" + flag, Allowed: "must not be empty"})
 		}
@@ -127,7 +134,7 @@ func (o *options) validate(flags *pflag.FlagSet) error {
 		// The kernel cannot choose it: pods are made with probes that name it, long before an agent listens.
 		errs = append(errs, &mesh.FieldError{Field: "--virtual-probes-port", Value: "0", Allowed: mesh.AllowedPort + ": the probes of pods name it before an agent listens"})
 	}
-	return errors.Join(append(errs, o.validateControlPlane())...)
+	return errors.Join(append(errs, o.validateControlPlane(), o.validateBreaker())...)
 }
 
 // validateControlPlane refuses an address for agents that is one of the control plane's other ports: agents would start, and never join.

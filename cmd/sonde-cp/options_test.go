@@ -82,6 +82,24 @@ func TestBadOptionsAreNamed(t *testing.T) {
 		"quantity in a file":  {config: "store: kubernetes\nruntime:\n  kubernetes:\n    injector:\n      sidecarCpuLimit: 0\n", want: []string{`config.yaml, line 5: runtime.kubernetes.injector.sidecarCpuLimit: "0": must be a quantity of at least 50m, such as 500m or 1.5`}},
 		"request above limit": {config: "store: kubernetes\nruntime: {kubernetes: {injector: {sidecarCpu: 2, sidecarCpuLimit: 1500m}}}\n", want: []string{`runtime.kubernetes.injector.sidecarCpu: "2": must be at most the limit of the sidecar, which is 1500m`}},
 		"replicas of files":   {args: []string{"--store=dir:/mesh", "--peer-port=5682"}, want: []string{`--peer-port: "5682"`, "must not be given with a directory of files"}},
+		"guarded mode":        {args: []string{"--store=kubernetes", "--guarded-liveness-mode=dry"}, want: []string{`--guarded-liveness-mode: "dry": must be enforce, dryRun or off`}},
+		"no guarded mode":     {args: []string{"--store=kubernetes", "--guarded-liveness-mode="}, want: []string{"--guarded-liveness-mode: must not be empty"}},
+		"guarded key":         {config: "store: kubernetes\nguardedLiveness: {prMinute: 1}\n", want: []string{"line 2: guardedLiveness.prMinute: is an unknown field: did you mean perMinute?"}},
+		"guarded text":        {config: "store: kubernetes\nguardedLiveness: off\n", want: []string{"line 2: guardedLiveness: must be keys with values"}},
+		"guarded limits": {config: "store: kubernetes\nguardedLiveness:\n  perMinute: -1\n  perNodePerMinute: many\n", want: []string{
+			`config.yaml, line 4: guardedLiveness.perNodePerMinute: "many": must be a whole number`,
+		}},
+		"guarded limit below 0": {config: "store: kubernetes\nguardedLiveness:\n  perMinute: -1\n", args: []string{"--guarded-liveness-per-node-per-minute=-2"}, want: []string{
+			`config.yaml, line 3: guardedLiveness.perMinute: "-1": must be 0, for no limit, or more`, `--guarded-liveness-per-node-per-minute: "-2": must be 0, for no limit, or more`,
+		}},
+		"blacklist": {config: "store: kubernetes\nguardedLiveness:\n  blacklist:\n    namespaces: ['']\n    workloads: [shop/web]\n    images: [a b]\n", want: []string{
+			"config.yaml, line 4: guardedLiveness.blacklist.namespaces: must be names of namespaces", `config.yaml, line 5: guardedLiveness.blacklist.workloads: "shop/web": must be Kind/namespace/name`,
+			`config.yaml, line 6: guardedLiveness.blacklist.images: "a b": must be images`,
+		}},
+		"breaker": {config: "store: dir:/x\nguardedLiveness: {breaker: {workloads: 0}}\n", args: []string{"--guarded-liveness-breaker-percent=101"}, want: []string{
+			`config.yaml, line 2: guardedLiveness.breaker.workloads: "0": must be 1 or more`, `--guarded-liveness-breaker-percent: "101": must be from 1 to 100`,
+		}},
+		"breaker, 0 %":        {args: []string{"--store=kubernetes", "--guarded-liveness-breaker-percent=0"}, want: []string{`--guarded-liveness-breaker-percent: "0": must be from 1 to 100`}},
 		"replica":             {args: []string{"--store=kubernetes", "--replica=a/b"}, want: []string{`--replica: "a/b"`, "at most 253 characters without /"}},
 		"namespace":           {args: []string{"--store=kubernetes", "--namespace=Bad_Name"}, want: []string{"--namespace", "Bad_Name", "DNS label"}},
 		"log level":           {args: []string{"--store=dir:/x", "--log-level=loud"}, want: []string{"--log-level", "loud", "debug, info"}},

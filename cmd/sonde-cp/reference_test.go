@@ -24,7 +24,7 @@ func TestReferenceGolden(t *testing.T) {
 			if f.Name == "config" {
 				return ""
 			}
-			return nested[f.Name] + settings.Key(f.Name)
+			return nested.Of(f.Name)
 		},
 	})
 	doctest.Golden(t, *update, "../../docs/reference/sonde-cp.md", page)

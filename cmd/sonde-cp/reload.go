@@ -32,10 +32,12 @@ type configFile struct {
 }
 
 // liveFlags are those whose keys may change while the control plane runs, see options.live.
-var liveFlags = []string{keyDrainAware}
+var liveFlags = append([]string{keyDrainAware}, guardedFlags...)
 
 // live returns what may change while the control plane runs.
-func (o *options) live() controlplane.Live { return controlplane.Live{IgnoreNodes: !o.drainAware} }
+func (o *options) live() controlplane.Live {
+	return controlplane.Live{IgnoreNodes: !o.drainAware, GuardedLiveness: o.Kubernetes.GuardedLiveness}
+}
 
 // follow passes on what changes in the file, until ctx ends. A file that is not valid changes nothing, and a key that cannot change while the control
 // plane runs is logged as an error.
@@ -49,7 +51,7 @@ func (c *configFile) follow(ctx context.Context, reconfigure func(context.Contex
 		case <-look.C:
 		}
 		before := c.options.live()
-		if !c.read() || c.options.live() == before {
+		if !c.read() || c.options.live().Equal(before) {
 			continue
 		}
 		if err := reconfigure(ctx, c.options.live()); err != nil {
@@ -123,7 +125,7 @@ func (c *configFile) logChanges(now *pflag.FlagSet) {
 		if old == nil || old.Value.String() == f.Value.String() {
 			return
 		}
-		key := nested[f.Name] + settings.Key(f.Name)
+		key := nested.Of(f.Name)
 		if slices.Contains(liveFlags, f.Name) {
 			c.log.Info("configuration has changed", "key", key, "before", old.Value.String(), "value", f.Value.String())
 		} else {

@@ -13,10 +13,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
 
 	"github.com/sonde-mesh/sonde/controlplane"
 	"github.com/sonde-mesh/sonde/internal/settings"
+	"github.com/sonde-mesh/sonde/restartbudget"
 )
 
 // replace replaces a file as a whole, like a kubelet; without text it removes it.
@@ -37,7 +39,7 @@ func replace(t *testing.T, path, text string) {
 const noticed = 3*rereadPeriod + time.Second
 
 // followed follows a file through its contents, each of which is there for a time. It returns what was passed on and logged.
-func followed(t *testing.T, each time.Duration, args, contents []string) (passed []bool, log string) {
+func followed(t *testing.T, each time.Duration, args, contents []string) (passed []controlplane.Live, log string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "config.yaml")
 	replace(t, path, contents[0])
@@ -56,7 +58,7 @@ func followed(t *testing.T, each time.Duration, args, contents []string) (passed
 	ended := make(chan error, 1)
 	go func() {
 		ended <- file.follow(ctx, func(_ context.Context, l controlplane.Live) error {
-			passed = append(passed, l.IgnoreNodes)
+			passed = append(passed, l)
 			return nil
 		})
 	}()
@@ -96,7 +98,11 @@ func TestFollow(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				got, log := followed(t, noticed, test.args, append([]string{base}, test.steps...))
+				passed, log := followed(t, noticed, test.args, append([]string{base}, test.steps...))
+				var got []bool
+				for _, l := range passed {
+					got = append(got, l.IgnoreNodes)
+				}
 				if !slices.Equal(got, test.want) {
 					t.Errorf("passed on %v, want %v", got, test.want)
 				}
@@ -125,4 +131,59 @@ func TestFollowHalfWrittenFile(t *testing.T) {
 			t.Errorf("passed on %v, want nothing; the log:\n%s", got, log)
 		}
 	})
+}
+
+// TestFollowGuardedLiveness changes the settings of guarded liveness, one after the other.
+func TestFollowGuardedLiveness(t *testing.T) {
+	def := restartbudget.Settings{Mode: restartbudget.Enforce, Breaker: restartbudget.BreakerLimits{Workloads: 3, Percent: 30}}
+	dryRun, limited := def, def
+	dryRun.Mode = restartbudget.DryRun
+	limited.PerMinute, limited.PerNodePerMinute, limited.Breaker = 10, 2, restartbudget.BreakerLimits{Workloads: 5, Percent: 50}
+	limited.Blacklist = restartbudget.Blacklist{Namespaces: []string{"kube-system"}, Workloads: []string{"Deployment/shop/web"}, Images: []string{"redis", "nginx:1"}}
+	const base = "store: kubernetes\n"
+	tests := map[string]struct {
+		args  []string
+		steps []string
+		want  []restartbudget.Settings
+		log   []string
+	}{
+		"dry run and back": {steps: []string{base + "guardedLiveness: {mode: dryRun}\n", base}, want: []restartbudget.Settings{dryRun, def}, log: []string{
+			"key=guardedLiveness.mode before=enforce value=dryRun", "key=guardedLiveness.mode before=dryRun value=enforce",
+		}},
+		"all limits, and they go": {steps: []string{base + `guardedLiveness:
+  perMinute: 10
+  perNodePerMinute: 2
+  blacklist: {namespaces: [kube-system], workloads: [Deployment/shop/web], images: [redis, "nginx:1"]}
+  breaker: {workloads: 5, percent: 50}
+`, base}, want: []restartbudget.Settings{limited, def}, log: []string{
+			"key=guardedLiveness.perMinute before=0 value=10", "key=guardedLiveness.blacklist.images before=[] value=[redis,nginx:1]", "key=guardedLiveness.breaker.percent before=30 value=50",
+		}},
+		"the flag wins": {args: []string{"--guarded-liveness-mode=enforce"}, steps: []string{base + "guardedLiveness: {mode: dryRun}\n"}},
+		"not valid, then valid": {
+			steps: []string{base + "guardedLiveness: {mode: dry-run, breaker: {percent: 0}}\n", base + "guardedLiveness: {mode: dryRun}\n"}, want: []restartbudget.Settings{dryRun},
+			log: []string{`line 2: guardedLiveness.mode: \"dry-run\": must be enforce, dryRun or off`, `line 2: guardedLiveness.breaker.percent: \"0\": must be from 1 to 100`},
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				passed, log := followed(t, noticed, test.args, append([]string{base}, test.steps...))
+				var got []restartbudget.Settings
+				for _, l := range passed {
+					got = append(got, l.GuardedLiveness)
+				}
+				if diff := cmp.Diff(test.want, got); diff != "" {
+					t.Errorf("passed on (-want +got):\n%s", diff)
+				}
+				for _, text := range test.log {
+					if strings.Count(log, text) != 1 {
+						t.Errorf("the log does not have %q once", text)
+					}
+				}
+				if t.Failed() {
+					t.Log(log)
+				}
+			})
+		})
+	}
 }

@@ -68,7 +68,7 @@ func TestStrictestPolicy(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
-			w.add(deployment(1), podNamed("a", nil), podNamed("plain", func(p *corev1.Pod) { p.Annotations = nil }))
+			w.add(deployment(1), podNamed("a", nil), podNamed("plain", unguarded))
 			for i, change := range tc.budgets {
 				w.add(budgetOf(strconv.Itoa(i), change))
 			}
@@ -154,7 +154,7 @@ func TestWhoHasATurn(t *testing.T) {
 		}),
 		podNamed("suspended", func(p *corev1.Pod) { p.Annotations[mesh.AnnotationLiveness] = "suspended" }),
 		podNamed("ends", func(p *corev1.Pod) { p.DeletionTimestamp = new(metav1.Now()) }),
-		podNamed("plain", func(p *corev1.Pod) { p.Annotations = nil }),
+		podNamed("plain", unguarded),
 		podNamed("ended", func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }),
 	)
 	all, turns := w.away(), map[int]bool{}

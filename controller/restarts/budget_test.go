@@ -189,7 +189,10 @@ func TestBudgetsOfWorkloads(t *testing.T) {
 		budgetOf("old", limit(selecting("web"))), budgetOf("new", limit(selecting("web2"))), budgetOf("unguarded", limit(selecting("plain"))), budgetOf("all", limit(&metav1.LabelSelector{})),
 		podNamed("a", nil), podNamed("b", nil),
 		podNamed("c", func(p *corev1.Pod) { p.Labels["app"] = "web2" }), // of the next template
-		podNamed("d", func(p *corev1.Pod) { p.Labels["app"], p.Annotations = "plain", nil }),
+		podNamed("d", func(p *corev1.Pod) {
+			unguarded(p)
+			p.Labels["app"] = "plain"
+		}),
 	)
 	in, _ := w.input(nil)
 	if len(in.Workloads) != 1 {

@@ -39,7 +39,7 @@ func TestBudgetStatuses(t *testing.T) {
 	w := newWorld(t)
 	w.add(
 		podOfApp("web-1", "web"), podOfApp("web-2", "web"), podOfApp("db-1", "db"),
-		podNamed("plain", func(p *corev1.Pod) { p.Annotations = nil }),
+		podNamed("plain", unguarded),
 		budgetOf("both", one("web", "db")), budgetOf("web", one("web")), budgetOf("db", one("db")), budgetOf("none", one("mail")), budgetOf("bad", func(s *budgetSpec) { s.WhenAway = "soon" }),
 	)
 	now := time.Now().Truncate(time.Second)

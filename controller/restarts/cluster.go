@@ -43,10 +43,11 @@ type disruption struct {
 // newCluster has clients of the API server without a timeout, the second one of group sonde.dev.
 func newCluster(client kubernetes.Interface, sonde rest.Interface, changed func(), logger *slog.Logger) *cluster {
 	apps := client.AppsV1().RESTClient()
-	return &cluster{
+	c := &cluster{}
+	*c = cluster{
 		pods: watch.New(watch.Kind[*corev1.Pod, pod]{
 			Client: client.CoreV1().RESTClient(), Resource: "pods", Labels: mesh.LabelMesh, New: &corev1.Pod{}, Synced: changed,
-			Record: readPod,
+			Record: c.record,
 			Changed: func(_ watch.Key, before, now *pod) {
 				if before.guarded() || now.guarded() { // without any there is nothing to decide
 					changed()
@@ -71,6 +72,7 @@ func newCluster(client kubernetes.Interface, sonde rest.Interface, changed func(
 		}),
 		budgets: newBudgets(sonde, changed, logger),
 	}
+	return c
 }
 
 // replicasOf returns Kubernetes' default for a number that is not there.
@@ -153,7 +155,9 @@ func (c *cluster) input(liveness map[watch.Key]Liveness) (in restartbudget.Input
 		disruptions.of(key.Namespace, p)
 		budgets.of(key.Namespace, p)
 		guarded[p.workload] = true
-		in.Guarded += len(p.Containers)
+		if !p.Native {
+			in.Guarded += len(p.Containers)
+		}
 	}
 	for id, w := range in.Workloads {
 		if !guarded[id] {

@@ -63,6 +63,7 @@ type leader struct {
 	epoch  int64
 	state  *restartbudget.State
 	status *budgetStatus
+	wrong  wrongAnnotations
 }
 
 // await waits until all has been read, and returns false if ctx ends before.
@@ -131,6 +132,9 @@ func (l *leader) decide(ctx context.Context, now time.Time) {
 	l.status.progress.Store(progressOf(l.state, result))
 	l.round.Store(&Round{At: now, Epoch: l.epoch, Settings: in.Settings, Result: result})
 	l.sweep(ctx, now)
+	for _, w := range l.wrong.fresh(l.cluster) {
+		l.o.Record(w.event())
+	}
 }
 
 // logBreaker logs that nothing is granted any more, or that restarts are granted again.
@@ -147,7 +151,7 @@ func (l *leader) logBreaker(ctx context.Context, b restartbudget.Breaker) {
 func (l *leader) write(ctx context.Context, g restartbudget.Grant, pod watch.Key) bool {
 	o := objectOf(g, pod, l.epoch)
 	err := l.o.Writing.Post().Resource(resource).Namespace(o.Namespace).Body(o).Do(ctx).Error()
-	log := l.o.Logger.With("namespace", pod.Namespace, "pod", pod.Name, "container", g.ID.Name, "restarts", g.ID.Restarts)
+	log := l.o.Logger.With("namespace", pod.Namespace, "pod", pod.Name, "container", g.ID.Name, "restarts", g.ID.Restarts, "dryRun", g.DryRun)
 	switch {
 	case err == nil:
 		log.InfoContext(ctx, "restart granted", "grant", o.Name)

@@ -23,6 +23,8 @@ type pod struct {
 	labels   labels.Set
 	decides  time.Duration // the longest that the kubelet needs to restart a guarded container since it is told that its probe fails
 	restartbudget.Pod
+
+	wrong []wrongAnnotation
 }
 
 func (p *pod) guarded() bool { return p != nil && len(p.Containers) > 0 }
@@ -36,13 +38,13 @@ func readPod(p *corev1.Pod) (pod, bool) {
 		uid: string(p.UID), workload: workloadOf(p),
 		Pod: restartbudget.Pod{
 			Name: p.Name, Node: intern(p.Spec.NodeName), Template: templateOf(p), Terminating: p.DeletionTimestamp != nil,
-			Suspended: p.Annotations[mesh.AnnotationLiveness] == string(mesh.LivenessSuspended),
 		},
 	}
 	for _, c := range p.Status.Conditions {
 		r.Ready = r.Ready || c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
 	}
-	if p.Annotations[mesh.AnnotationGuardedLiveness] != "enabled" {
+	guarded, decides := guardedContainers(&p.Spec)
+	if len(guarded) == 0 {
 		return r, true
 	}
 	r.labels = maps.Clone(p.Labels)
@@ -52,9 +54,8 @@ func readPod(p *corev1.Pod) (pod, bool) {
 			statuses[list[i].Name] = &list[i]
 		}
 	}
-	names, decides := guardedContainers(&p.Spec)
 	r.decides = decides
-	for _, name := range names {
+	for _, name := range guarded {
 		c := restartbudget.Container{Name: intern(name)}
 		if spec := podspec.Container(&p.Spec, name); spec != nil {
 			c.Image = intern(spec.Image)
@@ -67,14 +68,15 @@ func readPod(p *corev1.Pod) (pod, bool) {
 	return r, true
 }
 
-// guardedContainers returns those that the probe table of the sidecar names, sorted, and the longest that the kubelet needs to restart one of them.
+// guardedContainers returns those that the probe table of the sidecar names, sorted, and the longest that the kubelet needs to restart one of them. What
+// annotations say is not asked: the agent has the table, and goes by it as long as the pod runs.
 func guardedContainers(spec *corev1.PodSpec) (all []string, decides time.Duration) {
 	sidecar := podspec.Container(spec, mesh.ContainerSidecar)
 	if sidecar == nil {
 		return nil, 0
 	}
 	for i := range sidecar.Env {
-		if sidecar.Env[i].Name != mesh.EnvProbeTable {
+		if sidecar.Env[i].Name != mesh.EnvProbeTable || !strings.Contains(sidecar.Env[i].Value, `"guarded"`) { // most pods of most meshes
 			continue
 		}
 		table, _, err := mesh.ParseProbeTable(sidecar.Env[i].Value)

@@ -55,6 +55,7 @@ const planEvery = time.Second
 
 // runPolicies keeps the policies of all pods until ctx ends, and then returns nil.
 func (r *Restarts) runPolicies(ctx context.Context) error {
+	var wrong wrongAnnotations
 	for {
 		select {
 		case <-ctx.Done():
@@ -63,6 +64,9 @@ func (r *Restarts) runPolicies(ctx context.Context) error {
 		}
 		if r.missing() == nil {
 			r.setPolicies(r.cluster.policies(*r.settings.Load()))
+			for _, w := range wrong.fresh(r.cluster) {
+				r.o.Logger.WarnContext(ctx, "annotation of a running pod not followed", "namespace", w.pod.Namespace, "pod", w.pod.Name, "err", w.err())
+			}
 		}
 		pause := time.NewTimer(planEvery)
 		select {
@@ -121,6 +125,8 @@ func (c *cluster) policies(s restartbudget.Settings) map[watch.Key]Policy {
 func (p *pod) mode(s restartbudget.Settings) Mode {
 	switch {
 	case s.Mode == restartbudget.Off, s.Mode == restartbudget.DryRun:
+		return Native
+	case p.Native:
 		return Native
 	case p.Suspended:
 		return Suspended

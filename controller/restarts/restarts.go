@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/sonde-mesh/sonde/api/v1alpha1"
+	"github.com/sonde-mesh/sonde/controller/events"
 	"github.com/sonde-mesh/sonde/controller/watch"
 	"github.com/sonde-mesh/sonde/health/heartbeat"
 	"github.com/sonde-mesh/sonde/restartbudget"
@@ -49,6 +50,8 @@ type Options struct {
 	// Tell has the agent of a pod be told what Of returns, if its session is with this replica. It returns at once.
 	Tell   func(pod watch.Key)
 	Logger *slog.Logger
+	// Record writes an event, later. It returns at once.
+	Record func(events.Event)
 	// Settings until Configure. They must be valid.
 	Settings restartbudget.Settings
 	// Loop watches Lead.

@@ -46,6 +46,7 @@ type container struct {
 	failing time.Time // since when, zero if it does not
 	passing bool
 	reason  string
+	held    bool   // the last failure was kept from the kubelet
 	grant   string // the one in use
 	left    int    // failures that the kubelet is still told by it; with 0 it restarts the container, until the next check
 	until   time.Time
@@ -74,7 +75,7 @@ func (l *Liveness) Passed(p mesh.Probe) {
 	if c.grant != "" {
 		c.end(c.left > 0)
 	}
-	c.failing, c.reason, c.passing = time.Time{}, "", true
+	c.failing, c.reason, c.passing, c.held = time.Time{}, "", true, false
 	l.report()
 }
 
@@ -98,8 +99,21 @@ func (l *Liveness) Failed(p mesh.Probe, reason string) (held bool) {
 		l.report()
 	}
 	c.reason = cut.Text(reason, agentv1.MaxReason)
+	if held = l.holds(c, p, now); held != c.held {
+		c.held = held
+		l.report()
+	}
+	return held
+}
+
+// holds returns whether a failure is held back. mu is held.
+func (l *Liveness) holds(c *container, p mesh.Probe, now time.Time) bool {
 	switch {
 	case l.native || l.told.GetMode() == agentv1.Restarts_NATIVE:
+		if c.grant != "" { // the kubelet does not need it
+			c.end(c.left > 0)
+			l.report()
+		}
 		return false
 	case l.told.GetMode() == agentv1.Restarts_SUSPENDED:
 		return true
@@ -238,7 +252,7 @@ func (l *Liveness) Report() *agentv1.Liveness {
 			m.Passing = append(m.Passing, name)
 		case !c.failing.IsZero() && len(m.GetHeld()) < agentv1.MaxReported:
 			m.Held = append(m.Held, &agentv1.HeldLiveness{
-				Container: name, Failing: durationpb.New(time.Since(c.failing)), Reason: c.reason, Grant: c.grant,
+				Container: name, Failing: durationpb.New(time.Since(c.failing)), Reason: c.reason, Grant: c.grant, Told: !c.held && c.grant == "",
 			})
 		}
 	}

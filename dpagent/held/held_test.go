@@ -55,13 +55,18 @@ func granted(name string, epoch int64) *agentv1.Restarts {
 	return &agentv1.Restarts{Grants: []*agentv1.RestartGrant{{Name: name, Container: "app", Epoch: epoch}}}
 }
 
-// reports checks what is reported: app for a container that fails, app:b with a grant in use, +app for one that passes, -b for an unused grant.
+// reports checks what is reported: app for a container that is held, app! for one of which the kubelet is told, app:b with a grant in use, +app for one
+// that passes, -b for an unused grant.
 func (p *pod) reports(want string) {
 	p.Helper()
 	m := p.Report()
 	var got []string
 	for _, h := range m.GetHeld() {
-		got = append(got, strings.TrimSuffix(h.GetContainer()+":"+h.GetGrant(), ":"))
+		text := strings.TrimSuffix(h.GetContainer()+":"+h.GetGrant(), ":")
+		if h.GetTold() {
+			text += "!"
+		}
+		got = append(got, text)
 	}
 	for _, name := range m.GetPassing() {
 		got = append(got, "+"+name)
@@ -71,6 +76,14 @@ func (p *pod) reports(want string) {
 	}
 	if text := strings.Join(got, " "); text != want {
 		p.Errorf("reported: %q, want %q", text, want)
+	}
+}
+
+// shows checks whether the metric says that app is held.
+func (p *pod) shows(held bool) {
+	p.Helper()
+	if n := testutil.CollectAndCount(p.all, "sonde_liveness_held"); n > 1 || n == 1 != held {
+		p.Errorf("%d containers are shown as held, want %t", n, held)
 	}
 }
 
@@ -98,11 +111,10 @@ func TestHeldUntilGranted(t *testing.T) {
 		p.fails("--")
 		p.isDue(false)
 		p.reports("app")
-		if n := testutil.CollectAndCount(p.all, "sonde_liveness_held"); n != 1 {
-			t.Errorf("%d containers are shown as held, want one", n)
-		}
+		p.shows(true)
 		p.Told(granted("a", 1))
 		p.fails("FFF")
+		p.shows(false)
 		p.reports("app:a") // it restarts, and gets no traffic meanwhile
 		p.fails("--")
 		p.reports("app")
@@ -157,17 +169,57 @@ func TestModes(t *testing.T) {
 		p.Connected(true)
 		p.Told(&agentv1.Restarts{Mode: agentv1.Restarts_NATIVE})
 		p.fails("FFFF")
-		if n := testutil.CollectAndCount(p.all, "sonde_liveness_held"); n != 0 {
-			t.Error("a failure that the kubelet is told of is shown as held")
-		}
+		p.reports("app!")
+		p.shows(false)
+		p.isDue(true)
 		m := granted("a", 1)
 		m.Mode = agentv1.Restarts_SUSPENDED
 		p.Told(m)
 		p.fails("--")
+		p.reports("app")
+		p.shows(true)
+		p.isDue(true)
 		p.Told(nil) // an earlier release of the control plane
 		p.fails("FF")
 		p.Told(&agentv1.Restarts{})
 		p.fails("-")
+		p.Passed(app)
+		p.shows(false)
+	})
+}
+
+// A grant in use is given back where the kubelet is told of all failures, and counts as used up once the kubelet has been told often enough.
+func TestNativeWhileGranted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPod(t)
+		p.Connected(true)
+		p.Told(granted("a", 1))
+		p.fails("F")
+		p.reports("app:a")
+		m := granted("a", 1)
+		m.Mode = agentv1.Restarts_NATIVE
+		p.Told(m)
+		p.fails("FFFF")
+		p.reports("app! -a")
+		p.Told(granted("b", 1))
+		p.fails("FFF")
+		p.Told(m)
+		p.fails("F")
+		p.reports("app!")
+	})
+}
+
+// While a container has its turn without the control plane, nothing is held.
+func TestOwnTurnIsNotHeld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPod(t)
+		p.Told(&agentv1.Restarts{WhenAway: &agentv1.WhenAway{
+			Policy: agentv1.WhenAway_SLOTS, After: durationpb.New(time.Second), Turn: 0, Turns: 2, TurnTime: durationpb.New(3 * time.Second),
+		}})
+		p.fails("-FF")
+		p.shows(false)
+		p.fails("F-")
+		p.shows(true)
 	})
 }
 

@@ -1,10 +1,6 @@
 package held
 
-import (
-	"github.com/prometheus/client_golang/prometheus"
-
-	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
-)
+import "github.com/prometheus/client_golang/prometheus"
 
 // held returns the containers whose failures are held back now.
 func (l *Liveness) held() []string {
@@ -12,7 +8,7 @@ func (l *Liveness) held() []string {
 	defer l.mu.Unlock()
 	var held []string
 	for name, c := range l.containers {
-		if !c.failing.IsZero() && c.grant == "" && !l.native && l.told.GetMode() != agentv1.Restarts_NATIVE {
+		if c.held {
 			held = append(held, name)
 		}
 	}

@@ -21,7 +21,7 @@ const maxFile = 1 << 20
 
 // ReadFile sets from a YAML file all flags that are not set yet, and returns where the value of each of them stands. An unknown key, one
 // that occurs twice, or a value that its flag does not accept is an error that names the line. keys are Options.Keys.
-func ReadFile(path string, flags *pflag.FlagSet, keys map[string]string) (map[string]string, error) {
+func ReadFile(path string, flags *pflag.FlagSet, keys Keys) (map[string]string, error) {
 	document, err := readYAML(path)
 	if err != nil || document == nil {
 		return nil, err
@@ -29,7 +29,7 @@ func ReadFile(path string, flags *pflag.FlagSet, keys map[string]string) (map[st
 	f := &file{path: path, flags: map[string]*pflag.Flag{}, names: map[string]string{}, lines: map[string]int{}}
 	flags.VisitAll(func(flag *pflag.Flag) {
 		if flag.Name != flagConfig && flag.Name != "help" && flag.Name != "version" {
-			f.flags[keys[flag.Name]+Key(flag.Name)] = flag
+			f.flags[keys.Of(flag.Name)] = flag
 		}
 	})
 	f.readMapping(document, "")
@@ -171,7 +171,19 @@ func (f *file) set(flag *pflag.Flag, at *yaml.Node, key string, value *yaml.Node
 
 func notText(n *yaml.Node) bool { return n.Kind != yaml.ScalarNode || n.Tag != "!!str" }
 
-// Key returns the last part of the key of a flag: stateDir for state-dir.
+// Keys has the keys of flags that are not at the top of the file: what stands before Key, such as "runtime.kubernetes.", or the whole key, without a dot
+// at its end, such as "guardedLiveness.mode".
+type Keys map[string]string
+
+// Of returns the key of a flag.
+func (k Keys) Of(flag string) string {
+	if key := k[flag]; key != "" && !strings.HasSuffix(key, ".") {
+		return key
+	}
+	return k[flag] + Key(flag)
+}
+
+// Key returns the key of a flag that is at the top of the file: stateDir for state-dir.
 func Key(flag string) string {
 	parts := strings.Split(flag, "-")
 	for i, part := range parts[1:] {

@@ -27,8 +27,8 @@ type Options struct {
 	Variables func(*cobra.Command) *pflag.FlagSet
 	// File says that the flag --config of a command is the name of a file with its flags as keys.
 	File bool
-	// Keys has what stands before the keys of flags that are not at the top of the file, such as "runtime.kubernetes.".
-	Keys map[string]string
+	// Keys has the keys of flags that are not at the top of the file. Default none.
+	Keys Keys
 	// Unknown is told of variables with the prefix that are none of the program's. Required.
 	Unknown func(cmd *cobra.Command, variables []string)
 }

@@ -208,3 +208,12 @@ func TestKey(t *testing.T) {
 		}
 	}
 }
+
+func TestKeys(t *testing.T) {
+	keys := Keys{"cpu": "runtime.", "cpu-limit": "runtime.", "guard-mode": "guard.mode"}
+	for flag, want := range map[string]string{"store": "store", "cpu": "runtime.cpu", "cpu-limit": "runtime.cpuLimit", "guard-mode": "guard.mode"} {
+		if got := keys.Of(flag); got != want {
+			t.Errorf("Of(%q) = %q, want %q", flag, got, want)
+		}
+	}
+}

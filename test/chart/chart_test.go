@@ -70,6 +70,12 @@ func TestWrongValuesAreNamed(t *testing.T) {
 		"a CA from nowhere":       {"--set=webhook.certificate.injectCAFrom=a/b", "webhook.certificate.secretName: must be the Secret"},
 		"a quantity that is none": {"--set=config.runtime.kubernetes.injector.sidecarMemory=128MB", "/config/runtime/kubernetes/injector/sidecarMemory': '128MB' does not match pattern"},
 		"a negative quantity":     {"--set=config.runtime.kubernetes.injector.sidecarCpuLimit=-1", "/config/runtime/kubernetes/injector/sidecarCpuLimit': exclusiveMinimum: got -1, want 0"},
+		"a mode that is none":     {"--set=config.guardedLiveness.mode=on", "/config/guardedLiveness/mode': value must be one of 'enforce', 'dryRun', 'off'"},
+		"off without quotes":      {"--set-json=config.guardedLiveness.mode=false", "/config/guardedLiveness/mode': value must be one of 'enforce', 'dryRun', 'off'"},
+		"a limit below zero":      {"--set=config.guardedLiveness.perMinute=-1", "/config/guardedLiveness/perMinute': minimum: got -1, want 0"},
+		"unknown limit":           {"--set=config.guardedLiveness.perHour=1", "'perHour' not allowed"},
+		"a workload without kind": {"--set=config.guardedLiveness.blacklist.workloads={shop/web}", "/config/guardedLiveness/blacklist/workloads/0': 'shop/web' does not match pattern"},
+		"a breaker of 0":          {"--set=config.guardedLiveness.breaker.percent=0", "/config/guardedLiveness/breaker/percent': minimum: got 0, want 1"},
 		"no replica":              {"--set=replicas=0", "/replicas': minimum: got 0, want 1"},
 		"everybody as a text":     {"--set=networkPolicy.agents=all", "/networkPolicy/agents"},
 	}

@@ -44,7 +44,7 @@ func TestReconfigure(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	p, file := startProgram(t)
+	p, file := startProgram(t, "drainAwareHealthz: true\n")
 	draining := func(n int) { p.says(t, "/metrics", fmt.Sprintf("\nsonde_drain_proxies{reason=\"node\"} %d\n", n)) }
 	draining(1)
 	file("drainAwareHealthz: false\n")
@@ -53,8 +53,8 @@ func TestReconfigure(t *testing.T) {
 	draining(1)
 }
 
-// startProgram starts the program sonde-cp with a configuration file, which the function that it returns writes.
-func startProgram(t *testing.T) (p *plane, file func(text string)) {
+// startProgram starts the program sonde-cp with a configuration file, which the function that it returns writes anew.
+func startProgram(t *testing.T, text string) (p *plane, file func(text string)) {
 	t.Helper()
 	directory := t.TempDir()
 	program, err := harness.BuildInto(t.Context(), filepath.Join(directory, "bin"), "cmd/sonde-cp")
@@ -71,7 +71,7 @@ func startProgram(t *testing.T) (p *plane, file func(text string)) {
 			t.Fatal(err)
 		}
 	}
-	file("drainAwareHealthz: true\n")
+	file(text)
 	var log strings.Builder
 	cmd := exec.Command(program, "--store=kubernetes", "--config="+path, "--kubeconfig="+cluster.Kubeconfig, "--bind-address=127.0.0.1",
 		"--peer-port=0", "--webhook-port="+ports[0], "--health-port="+ports[1], "--agents-port="+ports[2], "--admin-port="+ports[3])
@@ -84,7 +84,7 @@ func startProgram(t *testing.T) (p *plane, file func(text string)) {
 			t.Errorf("sonde-cp ended with %v\n%s", err, log.String())
 		}
 	})
-	p = &plane{health: "127.0.0.1:" + ports[1]}
+	p = &plane{health: "127.0.0.1:" + ports[1], agents: "127.0.0.1:" + ports[2]}
 	poll(t, "the readiness of sonde-cp", p.ready)
 	return p, file
 }

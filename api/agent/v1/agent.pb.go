@@ -933,7 +933,7 @@ func (x *Liveness) GetUnused() []string {
 	return nil
 }
 
-// HeldLiveness is a container whose liveness probe fails. The kubelet is told that only while a restart is granted.
+// HeldLiveness is a container whose liveness probe fails. The kubelet is told that only while a restart is granted, or where told says so.
 type HeldLiveness struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Container string                 `protobuf:"bytes,1,opt,name=container,proto3" json:"container,omitempty"`
@@ -943,7 +943,10 @@ type HeldLiveness struct {
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Name of the grant by which the kubelet is told of the failure, until the next check after the restart. Empty if there is none: then the container asks for
 	// a restart.
-	Grant         string `protobuf:"bytes,4,opt,name=grant,proto3" json:"grant,omitempty"`
+	Grant string `protobuf:"bytes,4,opt,name=grant,proto3" json:"grant,omitempty"`
+	// The kubelet was told of the last failure without a grant: guarded liveness is off, of the pod or of all, or the agent decides for itself without
+	// the control plane.
+	Told          bool `protobuf:"varint,5,opt,name=told,proto3" json:"told,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1004,6 +1007,13 @@ func (x *HeldLiveness) GetGrant() string {
 		return x.Grant
 	}
 	return ""
+}
+
+func (x *HeldLiveness) GetTold() bool {
+	if x != nil {
+		return x.Told
+	}
+	return false
 }
 
 // EnvoyState says whether the agent's Envoy runs.
@@ -3250,12 +3260,13 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\bLiveness\x120\n" +
 	"\x04held\x18\x01 \x03(\v2\x1c.sonde.agent.v1.HeldLivenessR\x04held\x12\x18\n" +
 	"\apassing\x18\x02 \x03(\tR\apassing\x12\x16\n" +
-	"\x06unused\x18\x03 \x03(\tR\x06unused\"\x8f\x01\n" +
+	"\x06unused\x18\x03 \x03(\tR\x06unused\"\xa3\x01\n" +
 	"\fHeldLiveness\x12\x1c\n" +
 	"\tcontainer\x18\x01 \x01(\tR\tcontainer\x123\n" +
 	"\afailing\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\afailing\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x14\n" +
-	"\x05grant\x18\x04 \x01(\tR\x05grant\" \n" +
+	"\x05grant\x18\x04 \x01(\tR\x05grant\x12\x12\n" +
+	"\x04told\x18\x05 \x01(\bR\x04told\" \n" +
 	"\n" +
 	"EnvoyState\x12\x12\n" +
 	"\x04down\x18\x01 \x01(\tR\x04down\"I\n" +

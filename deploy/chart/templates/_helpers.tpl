@@ -23,6 +23,11 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{ mustMergeOverwrite (deepCopy .Values.config) $ours | toYaml }}
 {{- end }}
 
+{{- /* The part of the configuration that is read when the control plane starts. The rest it reads again from its file, without a restart. */ -}}
+{{- define "sonde.startConfig" -}}
+{{ omit (include "sonde.config" . | fromYaml) "drainAwareHealthz" "guardedLiveness" | toYaml }}
+{{- end }}
+
 {{- /* The Certificate of cert-manager whose CA its CA injector writes into the webhooks, "" if the control plane writes one. */ -}}
 {{- define "sonde.injectCAFrom" -}}
 {{- with .Values.webhook.certificate }}
