@@ -123,6 +123,7 @@ var rules = map[string]rule{
 	"internal/podspec":       {own: []string{"api/mesh"}, forbidden: [][]string{envoyProtos, kubernetesClients}},
 	"internal/cut":           {std: true},
 	"internal/doctest":       {forbidden: [][]string{kubernetes, envoyProtos, grpc}},
+	"internal/logtest":       {std: true},
 	"internal/slowtest":      {std: true},
 	"internal/disk":          {std: true},
 	"internal/filelock":      {std: true},
