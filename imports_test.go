@@ -60,6 +60,7 @@ var rules = map[string]rule{
 		own:       []string{"api/mesh", "meshview", "meshview/explain", "internal/disk", "internal/filelock", "identity/secret", "health/heartbeat"},
 		forbidden: [][]string{kubernetes, envoyProtos, grpc},
 	},
+	"store/storetest": {own: []string{"api/mesh"}, forbidden: [][]string{kubernetes, envoyProtos, grpc}},
 	"generator": {
 		own:       []string{"api/mesh", "meshview", "xds/resource"},
 		forbidden: [][]string{kubernetes, grpc},
