@@ -60,6 +60,7 @@ var rules = map[string]rule{
 		own:       []string{"api/mesh", "meshview", "meshview/explain", "internal/disk", "internal/filelock", "identity/secret", "health/heartbeat"},
 		forbidden: [][]string{kubernetes, envoyProtos, grpc},
 	},
+	"store/storetest": {own: []string{"api/mesh"}, forbidden: [][]string{kubernetes, envoyProtos, grpc}},
 	"generator": {
 		own:       []string{"api/mesh", "meshview", "xds/resource"},
 		forbidden: [][]string{kubernetes, grpc},
@@ -123,6 +124,7 @@ var rules = map[string]rule{
 	"internal/podspec":       {own: []string{"api/mesh"}, forbidden: [][]string{envoyProtos, kubernetesClients}},
 	"internal/cut":           {std: true},
 	"internal/doctest":       {forbidden: [][]string{kubernetes, envoyProtos, grpc}},
+	"internal/logtest":       {std: true},
 	"internal/slowtest":      {std: true},
 	"internal/disk":          {std: true},
 	"internal/filelock":      {std: true},

@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -11,7 +10,6 @@ import (
 	"net"
 	"net/http/httptest"
 	"net/netip"
-	"sync"
 	"testing"
 	"time"
 
@@ -25,6 +23,7 @@ import (
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/identity"
+	"github.com/sonde-mesh/sonde/internal/logtest"
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
@@ -46,7 +45,7 @@ func certificate(t *testing.T) (*tls.Config, *x509.CertPool) {
 type fakes struct {
 	Options
 	roots *x509.CertPool
-	log   *lockedBuffer
+	log   *logtest.Buffer
 	// rotated records the calls of Rotate.
 	rotated []string
 	// drained records those of Drain with a reason.
@@ -56,7 +55,7 @@ type fakes struct {
 func newFakes(t *testing.T) *fakes {
 	t.Helper()
 	config, roots := certificate(t)
-	f := &fakes{roots: roots, log: &lockedBuffer{}}
+	f := &fakes{roots: roots, log: &logtest.Buffer{}}
 	view := testView()
 	f.Options = Options{
 		TLS:         config,
@@ -199,23 +198,6 @@ func start(t *testing.T, f *fakes) (adminv1.AdminServiceClient, context.Context)
 
 func withToken(ctx context.Context, token string) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
-}
-
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }
 
 func decode(t *testing.T, body []byte, into any) {

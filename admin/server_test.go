@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	"github.com/sonde-mesh/sonde/internal/logtest"
 )
 
 func TestEveryCallNeedsTheToken(t *testing.T) {
@@ -71,7 +72,7 @@ func TestEveryCallNeedsTheToken(t *testing.T) {
 
 func TestWrongTokensAreLimitedByAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log lockedBuffer
+		var log logtest.Buffer
 		g := newGate(testToken, slog.New(slog.NewTextHandler(&log, nil)))
 		from := func(address, token string) codes.Code {
 			ctx := peer.NewContext(t.Context(), &peer.Peer{Addr: net.TCPAddrFromAddrPort(netip.MustParseAddrPort(address))})

@@ -1,7 +1,6 @@
 package dpagent_test
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -21,6 +20,7 @@ import (
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/dpagent"
+	"github.com/sonde-mesh/sonde/internal/logtest"
 	"github.com/sonde-mesh/sonde/internal/slowtest"
 )
 
@@ -40,24 +40,6 @@ func envoyPath(t testing.TB) string {
 		t.Fatalf("no Envoy: set $ENVOY, or get it with the tool in tools/envoy: %v", err)
 	}
 	return path
-}
-
-// logs collects what the agent logs.
-type logs struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *logs) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *logs) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
 }
 
 // eventually polls until check returns "", or fails with what it says.
@@ -85,7 +67,7 @@ type running struct {
 	t      testing.TB
 	agent  *dpagent.Agent
 	cancel context.CancelFunc
-	logs   *logs
+	logs   *logtest.Buffer
 	dir    string
 	ended  chan error
 	admin  string
@@ -119,7 +101,7 @@ func startAgentOf(
 	t testing.TB, o dpagent.Options, create func(context.Context, dpagent.Options, *slog.Logger) (*dpagent.Agent, error),
 ) *running {
 	t.Helper()
-	r := &running{t: t, logs: &logs{}, dir: o.WorkDir, ended: make(chan error, 1)}
+	r := &running{t: t, logs: &logtest.Buffer{}, dir: o.WorkDir, ended: make(chan error, 1)}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	r.cancel = cancel
 	agent, err := create(ctx, o, slog.New(slog.NewTextHandler(r.logs, &slog.HandlerOptions{Level: slog.LevelDebug})))

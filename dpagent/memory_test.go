@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/sonde-mesh/sonde/internal/logtest"
 )
 
 // build builds sonde-dp once, as it is shipped: as BUILD in the Makefile does.
@@ -69,7 +71,7 @@ func startProgramIn(t testing.TB, cp *controlPlane, env []string, args ...string
 	}
 	o := options(t, cp)
 	admin := freePort(t)
-	p := &program{running: &running{t: t, logs: &logs{}, dir: o.WorkDir, admin: fmt.Sprintf("127.0.0.1:%d", admin)}}
+	p := &program{running: &running{t: t, logs: &logtest.Buffer{}, dir: o.WorkDir, admin: fmt.Sprintf("127.0.0.1:%d", admin)}}
 	p.cmd = exec.Command(path, append([]string{
 		"run", "--cp-address=" + o.ControlPlane, "--ca-cert-file=" + o.CAFile, "--name=" + o.Name,
 		"--dataplane-token-file=" + o.TokenFile, "--admin-addr=" + p.admin, "--envoy-path=" + o.EnvoyPath,

@@ -61,7 +61,7 @@ type Options struct {
 	Now func() time.Time
 }
 
-// Authority has the certificate authorities of all meshes. All that it has is in memory: who verifies a certificate waits for no
+// Authority has the certificate authorities of all meshes. All that it has is in memory: to verify a certificate waits for no
 // storage. Its methods may be called from any goroutine.
 type Authority struct {
 	o      Options

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/store/storetest"
 )
 
 func TestEncode(t *testing.T) {
@@ -37,7 +38,7 @@ networking:
 	if len(documents) != 1 || len(problems) != 0 {
 		t.Fatalf("Decode() = %v, %v", documents, problems)
 	}
-	got, err := Encode(documents[0].Object)
+	got, err := storetest.Encode(documents[0].Object)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +84,7 @@ var emptyOrAbsent = cmp.FilterPath(func(p cmp.Path) bool { return p.Last().Strin
 // comesBack checks that an object is the same after Encode and Decode.
 func comesBack(t *testing.T, o mesh.Object) {
 	t.Helper()
-	text, err := Encode(o)
+	text, err := storetest.Encode(o)
 	if err != nil {
 		t.Fatal(err)
 	}

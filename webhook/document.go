@@ -46,7 +46,7 @@ func DecodePod(document []byte) (*corev1.Pod, error) {
 	return pod, nil
 }
 
-// podDocument is what injection reads of a pod, which strangers may have written: no quantity but those that parseQuantity takes. The rest is
+// podDocument is what injection reads of a pod, which any user of the API server may have written: no quantity but those that parseQuantity takes. The rest is
 // passed over, which is most of a pod.
 type podDocument struct {
 	Metadata *struct {
@@ -91,7 +91,7 @@ type resourcesDocument struct {
 	Requests *resourceListDocument `json:"requests"`
 }
 
-// resourceListDocument has quantities as they are written: whoever decodes one of strangers may never come to an end (parseQuantity).
+// resourceListDocument has quantities as they are written: to decode one as a number may never end (parseQuantity).
 type resourceListDocument struct {
 	CPU    json.RawMessage `json:"cpu"`
 	Memory json.RawMessage `json:"memory"`

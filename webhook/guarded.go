@@ -68,7 +68,7 @@ func (in *injection) unguarded(d Decision) string {
 	return in.undiscarded(d.Probe)
 }
 
-// recordGuarded adds the annotations of a guarded pod to others: that it is guarded, whoever has asked for it, and its liveness probes.
+// recordGuarded adds the annotations of a guarded pod to others: that it is guarded, by whichever annotation, and its liveness probes.
 func (in *injection) recordGuarded(annotations map[string]string) error {
 	if _, ok := in.pod.Annotations[mesh.AnnotationGuardedLiveness]; !ok {
 		annotations[mesh.AnnotationGuardedLiveness] = "enabled"

@@ -69,7 +69,7 @@ func (in *injection) decideAll() (decisions []Decision, err error) {
 	return decisions, err
 }
 
-// decide decides about a handler, but for Decision.Written, which only people need. It has no side effect but to read Options.random for the ID of a new hook.
+// decide decides about a handler, but for Decision.Written, which is only shown. It has no side effect but to read Options.random for the ID of a new hook.
 func (in *injection) decide(h handler) (Decision, error) {
 	d := Decision{Container: h.container.Name, Type: h.kind}
 	if p := in.rewritten(h); p != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// Request is a probe or hook as it is in a pod, whoever wrote it: what the kubelet asks.
+// Request is a probe or hook as it is in a pod, rewritten or not: what the kubelet asks.
 type Request struct {
 	// Container that it belongs to.
 	Container string

@@ -44,7 +44,7 @@ func (s *Server) validateObject(ctx context.Context, body []byte) (*admissionv1.
 	case r.Object == nil:
 		return nil, malformed("request.object: is missing")
 	case r.Object.Metadata.DeletionTimestamp != nil:
-		// Somebody removes a finalizer. What is on its way out need not be right.
+		// A finalizer is being removed. An object that is being deleted need not be right.
 		return &admissionv1.AdmissionResponse{UID: r.UID, Allowed: true}, nil
 	}
 	var warnings []string

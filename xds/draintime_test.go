@@ -9,6 +9,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/sonde-mesh/sonde/internal/logtest"
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
@@ -31,7 +32,7 @@ func TestDrainTimeOfANode(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			log := &lockedBuffer{}
+			log := &logtest.Buffer{}
 			s := NewServer(Options{DrainTime: 7 * time.Second, MaxDrainTime: time.Hour, Logger: slog.New(slog.NewTextHandler(log, nil))}, nil, nil)
 			node := &corev3.Node{Id: "m/a"}
 			if tc.value != nil {

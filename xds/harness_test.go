@@ -1,7 +1,6 @@
 package xds
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -22,6 +21,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 
+	"github.com/sonde-mesh/sonde/internal/logtest"
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
@@ -71,31 +71,14 @@ type fixture struct {
 	server  *Server
 	source  *fakeSource
 	metrics *prometheus.Registry
-	log     *lockedBuffer
+	log     *logtest.Buffer
 	conn    *grpc.ClientConn
-}
-
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }
 
 func newFixture(t *testing.T, o Options) *fixture {
 	t.Helper()
 	f := &fixture{
-		t: t, metrics: prometheus.NewRegistry(), log: &lockedBuffer{},
+		t: t, metrics: prometheus.NewRegistry(), log: &logtest.Buffer{},
 		source: &fakeSource{desired: map[string]resource.Desired{}, attached: map[string]int{}},
 	}
 	o.Registerer, o.Logger = f.metrics, slog.New(slog.NewTextHandler(f.log, nil))

@@ -130,7 +130,13 @@ func (s *apiServer) watch(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	events := make(chan metav1.WatchEvent, 100)
+	from, _ := strconv.Atoi(r.URL.Query().Get("resourceVersion"))
 	s.mu.Lock()
+	for _, one := range s.secrets {
+		if version, _ := strconv.Atoi(one.ResourceVersion); version > from { // what has changed since the client's list
+			events <- metav1.WatchEvent{Type: "MODIFIED", Object: runtime.RawExtension{Object: one.DeepCopy()}}
+		}
+	}
 	s.watchers[events] = true
 	s.mu.Unlock()
 	defer func() {

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"slices"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/controller/watch"
 )
@@ -13,15 +11,6 @@ import (
 // serviceName is the name in the mesh of one port of a Service, the same as Kuma's.
 func serviceName(key watch.Key, port uint32) string {
 	return fmt.Sprintf("%s_%s_svc_%d", key.Name, key.Namespace, port)
-}
-
-// DataplaneOf returns the Dataplane of a pod that no Service selects, nil for a pod that has none.
-func DataplaneOf(p *corev1.Pod) *mesh.Dataplane {
-	read, ok := readPod(p)
-	if !ok {
-		return nil
-	}
-	return dataplaneOf(watch.Key{Namespace: p.Namespace, Name: p.Name}, &read, nil, nil)
 }
 
 // portUse is a port of a pod that a Service uses, and what that speaks there.

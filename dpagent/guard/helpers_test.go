@@ -15,29 +15,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/sonde-mesh/sonde/internal/logtest"
 )
-
-// logs is what processes write.
-type logs struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *logs) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(b)
-}
-
-func (l *logs) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
 
 // files is the limit of file descriptors, so that a flood needs few.
 const files = 200
@@ -47,7 +30,7 @@ type guarded struct {
 	t       testing.TB
 	cmd     *exec.Cmd
 	ended   chan struct{} // closed when the guard has
-	logs    *logs
+	logs    *logtest.Buffer
 	address string
 	grpc    string // address for gRPC probes
 	hooks   string
@@ -60,7 +43,7 @@ func startGuard(t testing.TB, role string) *guarded {
 
 func startAt(t testing.TB, role, address string) *guarded {
 	t.Helper()
-	g := &guarded{t: t, ended: make(chan struct{}), logs: &logs{}, address: address, grpc: freeAddress(t), hooks: filepath.Join(t.TempDir(), "hooks")}
+	g := &guarded{t: t, ended: make(chan struct{}), logs: &logtest.Buffer{}, address: address, grpc: freeAddress(t), hooks: filepath.Join(t.TempDir(), "hooks")}
 	g.cmd = exec.Command("sh", "-c", fmt.Sprintf("ulimit -n %d && exec %s", files, os.Args[0]))
 	g.cmd.Env = append(os.Environ(), roleEnv+"="+role, addressEnv+"="+g.address, grpcEnv+"="+g.grpc, hooksEnv+"="+g.hooks)
 	g.cmd.Stderr = g.logs

@@ -10,7 +10,7 @@ import (
 )
 
 // becomeKept executes the program that a worker has asked for with worker.StartKept, so that it is killed when the guard ends. It only returns if
-// that fails, with the exit code. Nobody else can arrange it: Go's own way would have it killed with the worker. Its arguments are
+// that fails, with the exit code. Only the guard can arrange it: Go's own way would have it killed with the worker. Its arguments are
 // the file for its record, the program, and the program's arguments.
 func becomeKept(guard string) int {
 	fail := func(what string, err error) int {

@@ -2,7 +2,6 @@ package perport_test
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -12,7 +11,6 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -22,6 +20,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/sonde-mesh/sonde/dpagent/perport"
+	"github.com/sonde-mesh/sonde/internal/logtest"
 	"github.com/sonde-mesh/sonde/internal/slowtest"
 )
 
@@ -33,29 +32,11 @@ func TestMain(m *testing.M) {
 // patience is far longer than anything takes on a machine that is not busy.
 const patience = 10 * time.Second
 
-// logs collects what a server logs.
-type logs struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *logs) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *logs) count(text string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Count(l.text.String(), text)
-}
-
 // server is a Server that runs.
 type server struct {
 	*perport.Server
 	t       testing.TB
-	logs    *logs
+	logs    *logtest.Buffer
 	metrics *prometheus.Registry
 	end     func()
 }
@@ -85,7 +66,7 @@ func start(t testing.TB) *server {
 // startBeside starts one of an agent with a virtual port.
 func startBeside(t testing.TB, virtual netip.AddrPort) *server {
 	t.Helper()
-	s := &server{t: t, logs: &logs{}, metrics: prometheus.NewRegistry()}
+	s := &server{t: t, logs: &logtest.Buffer{}, metrics: prometheus.NewRegistry()}
 	s.Server = perport.New(perport.Options{
 		Logger: slog.New(slog.NewTextHandler(s.logs, nil)), Registerer: s.metrics, Virtual: virtual,
 	})

@@ -1,7 +1,6 @@
 package token
 
 import (
-	"bytes"
 	"context"
 	"encoding/base64"
 	"fmt"
@@ -15,6 +14,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sonde-mesh/sonde/internal/logtest"
 )
 
 // jwt returns a token with these claims and a signature that nobody checks.
@@ -80,29 +81,10 @@ func TestReadRefusesWhatIsNoToken(t *testing.T) {
 	}
 }
 
-// logs collects what is logged until the next take.
-type logs struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *logs) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *logs) take() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	defer l.text.Reset()
-	return l.text.String()
-}
-
 // TestWatch lets a token come to its end and be replaced, in virtual time.
 func TestWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		log := &logs{}
+		log := &logtest.Buffer{}
 		path := filepath.Join(t.TempDir(), "token")
 		registry := prometheus.NewRegistry()
 		f := New(path, slog.New(slog.NewTextHandler(log, nil)), registry, nil)
@@ -121,7 +103,7 @@ func TestWatch(t *testing.T) {
 			t.Helper()
 			<-time.After(d)
 			synctest.Wait()
-			if got := log.take(); want == "" && got != "" || !strings.Contains(got, want) || strings.Count(got, "\n") > 1 {
+			if got := log.Take(); want == "" && got != "" || !strings.Contains(got, want) || strings.Count(got, "\n") > 1 {
 				t.Errorf("it logs %q, want one line with %q", got, want)
 			}
 			metric := 0.

@@ -23,7 +23,7 @@ type watchedConn struct {
 
 // Write implements net.Conn.
 func (w *watchedConn) Write(b []byte) (int, error) {
-	if w.frames.aged(b) { // before the client knows, who may end its calls at once
+	if w.frames.aged(b) { // before the client knows, which may end its calls at once
 		w.aged.Store(true)
 	}
 	return w.Conn.Write(b)

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sonde-mesh/sonde/identity/ca"
+	"github.com/sonde-mesh/sonde/internal/logtest"
 )
 
 const webhookName = "sonde-cp.sonde-system.svc"
@@ -93,34 +93,19 @@ func TestOpenFilesNamesWhatIsWrong(t *testing.T) {
 	}
 }
 
-// log is what was logged.
-type log struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *log) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-// take returns the errors that were logged since the last time.
-func (l *log) take() (errs []string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for line := range strings.Lines(l.text.String()) {
+// errorsOf returns the errors that were logged since the last time.
+func errorsOf(log *logtest.Buffer) (errs []string) {
+	for line := range strings.Lines(log.Take()) {
 		if strings.Contains(line, "level=ERROR") {
 			errs = append(errs, line)
 		}
 	}
-	l.text.Reset()
 	return errs
 }
 
 func TestFilesAreReadAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		directory, log, metrics := t.TempDir(), &log{}, prometheus.NewRegistry()
+		directory, log, metrics := t.TempDir(), &logtest.Buffer{}, prometheus.NewRegistry()
 		first := pair(t, webhookName, time.Now())
 		swap(t, directory, first)
 		f, err := OpenFiles(FilesOptions{Directory: directory, Name: webhookName, Logger: slog.New(slog.NewTextHandler(log, nil)), Registerer: metrics})
@@ -135,7 +120,7 @@ func TestFilesAreReadAgain(t *testing.T) {
 			t.Helper()
 			<-time.After(pause)
 			synctest.Wait()
-			errs := log.take()
+			errs := errorsOf(log)
 			if len(errs) != len(problems) || len(errs) == 1 && !strings.Contains(errs[0], problems[0]) {
 				t.Errorf("errors %q, want %q", errs, problems)
 			}

@@ -35,7 +35,7 @@ type state struct {
 
 // rest is what is kept beside the CAs.
 type rest struct {
-	// Proceed says that the rotation goes on when all proxies trust both CAs: who has files with the old one alone has replaced them.
+	// Proceed says that the rotation goes on when all proxies trust both CAs: the operator has replaced files with the old one alone.
 	Proceed bool `json:"proceed,omitempty"`
 	// Missed are the IDs of proxies that the rotation did not wait for when the new CA began to sign, sorted: they may not trust it.
 	Missed []string `json:"missed,omitempty"`

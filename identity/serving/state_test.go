@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/sonde-mesh/sonde/internal/logtest"
 )
 
 // bent returns a state with something changed.
@@ -68,7 +70,7 @@ func TestBrokenStateIsNamed(t *testing.T) {
 }
 
 func TestOlderStateIsNotUsed(t *testing.T) {
-	storage, log := newMemory(), &log{}
+	storage, log := newMemory(), &logtest.Buffer{}
 	c := open(t, Options{Storage: storage, Logger: slog.New(slog.NewTextHandler(log, nil))})
 	backup := storage.get(stateName)
 	start(t, c)

@@ -1,4 +1,4 @@
-// Package slowtest says what a short run leaves out: `go test -short`, for who changes a line. No other run leaves anything out.
+// Package slowtest says what a short run leaves out: `go test -short`, after a line was changed. No other run leaves anything out.
 package slowtest
 
 import (

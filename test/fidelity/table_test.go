@@ -140,7 +140,7 @@ var elsewhereDiffers = []string{
 var elsewherePerPort = []string{
 	"- a gRPC probe finds a connection where the application has none, since the agent accepts it: the verdict is that of the call",
 	"- a gRPC probe whose agent cannot tell is a Failure, since gRPC has nothing that the kubelet discards. While the agent is restarted, the guard holds the call",
-	"- TCP probes from the pod itself, or to its loopback address, are refused: the rules are for who comes from outside",
+	"- TCP probes from the pod itself, or to its loopback address, are refused: the rules are for callers outside the pod",
 }
 
 // cell makes text fit a table.

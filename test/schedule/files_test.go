@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
-	"github.com/sonde-mesh/sonde/store"
+	"github.com/sonde-mesh/sonde/store/storetest"
 	"github.com/sonde-mesh/sonde/test/anymesh"
 )
 
@@ -65,7 +65,7 @@ func (s *simulation) text(file string) []byte {
 		o := s.objects[k]
 		if s.texts[o] == nil {
 			var err error
-			if s.texts[o], err = store.Encode(o); err != nil {
+			if s.texts[o], err = storetest.Encode(o); err != nil {
 				s.Wrong("%v", err)
 			}
 		}

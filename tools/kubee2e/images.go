@@ -45,7 +45,7 @@ http {
   server { listen 80; listen [::]:80; root /usr/share/nginx/html; }
 }
 `
-	// nobody is whom tests run as that name a user; it needs no entry, but has one in every distribution.
+	// nobody is the user of tests that name one; it needs no entry, but has one in every distribution.
 	etcPasswd = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
 	etcGroup  = "root:x:0:\nnogroup:x:65534:\n"
 	nsswitch  = "passwd: files\ngroup: files\nhosts: files dns\n"

@@ -15,6 +15,7 @@ import (
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/store"
+	"github.com/sonde-mesh/sonde/store/storetest"
 	"github.com/sonde-mesh/sonde/test/anymesh"
 )
 
@@ -79,7 +80,7 @@ func (w *writer) keys(file string) []mesh.Key {
 func (w *writer) text(file string) []byte {
 	var all [][]byte
 	for _, key := range w.keys(file) {
-		text, err := store.Encode(w.objects[key])
+		text, err := storetest.Encode(w.objects[key])
 		w.s.must(err)
 		all = append(all, text)
 	}

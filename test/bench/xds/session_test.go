@@ -9,7 +9,7 @@ import (
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/dpagent/retry"
-	"github.com/sonde-mesh/sonde/store"
+	"github.com/sonde-mesh/sonde/store/storetest"
 	"github.com/sonde-mesh/sonde/test/bench/arrivals"
 	"github.com/sonde-mesh/sonde/test/bench/proc"
 	"github.com/sonde-mesh/sonde/test/bench/rig"
@@ -94,7 +94,7 @@ func (s *session) startSonde() (state, address string) {
 
 // put writes the file of an object. The Mesh has the one that the machine has made.
 func put(m *harness.Machine, o mesh.Object) error {
-	data, err := store.Encode(o)
+	data, err := storetest.Encode(o)
 	if err != nil {
 		return err
 	}

@@ -24,7 +24,7 @@ type component struct {
 	ldflags string
 	// programs maps the name of each program to its package.
 	programs map[string]string
-	// tests are programs that test a cluster and that none needs, so that they are built only for who names them. The one of a name with
+	// tests are programs that test a cluster and that no cluster needs, so that they are only built when they are named. The one of a name with
 	// the suffix testSuffix is the test of its package.
 	tests map[string]string
 }

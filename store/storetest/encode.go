@@ -1,4 +1,5 @@
-package store
+// Package storetest is for tests: it writes objects as files of a store.
+package storetest
 
 import (
 	"bytes"
@@ -12,7 +13,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// Encode writes an object as a YAML document that Decode reads back, with the fields of its spec at the top level. The
+// Encode writes an object as a YAML document that store.Decode reads back, with the fields of its spec at the top level. The
 // fields are in the order of the model, so the same object always gives the same bytes.
 func Encode(o mesh.Object) ([]byte, error) {
 	head := struct {
