@@ -112,7 +112,7 @@ test: envoys api-server $(HELM) ## run every test of every module, with the race
 	done; echo "== tests end ($$SECONDS s)"; [ -z "$$failed" ]
 
 # A cluster of the target's own, or that of STATE, with the image, programs of test/ as images and the chart. It ends with the target,
-# unless KEEP. What uses it runs on the network of node 1, where nothing can be downloaded: it is built before.
+# unless KEEP. Helm leaves the CustomResourceDefinitions of a cluster that is there as they are. What uses it runs on the network of node 1, where nothing can be downloaded: it is built before.
 OWN_CLUSTER = $(CURDIR)/bin/testbed --state='$(or $(STATE),/var/tmp/sonde-$@)'
 define on_own_cluster
 	$(if $(1),@cd test && CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o ../bin/$@/ $(addprefix ./,$(1)))
@@ -120,6 +120,7 @@ define on_own_cluster
 	@$(if $(STATE)$(filter-out 0,$(KEEP)),,trap "$(OWN_CLUSTER) down" EXIT;) \
 	$(if $(STATE),,$(OWN_CLUSTER) up $(if $(IP_FAMILY),--ip-family='$(IP_FAMILY)');) \
 	$(OWN_CLUSTER) load-image bin/sonde-image.tar $(patsubst %,bin/$@/%.tar,$(1)); \
+	$(if $(STATE),$(OWN_CLUSTER) kubectl -- apply --server-side --force-conflicts -f deploy/chart/crds/ >bin/$@/crds.log;) \
 	$(OWN_CLUSTER) exec 1 $(HELM) upgrade --install sonde deploy/chart --namespace sonde-system --create-namespace --wait --timeout 2m $(CHART_VALUES) >bin/$@/helm.log; \
 	$(2)
 endef
