@@ -104,8 +104,11 @@ func TestAnswersAboutRestartsAreBounded(t *testing.T) {
 func TestFilesHaveNoRestarts(t *testing.T) {
 	api, ctx := start(t, newFakes(t))
 	for name, call := range map[string]func() error{
-		"ListRestarts":    func() error { _, err := api.ListRestarts(ctx, &adminv1.ListRestartsRequest{}); return err },
-		"ExplainRestart":  func() error { _, err := api.ExplainRestart(ctx, &adminv1.ExplainRestartRequest{Pod: "web-1"}); return err },
+		"ListRestarts": func() error { _, err := api.ListRestarts(ctx, &adminv1.ListRestartsRequest{}); return err },
+		"ExplainRestart": func() error {
+			_, err := api.ExplainRestart(ctx, &adminv1.ExplainRestartRequest{Pod: "web-1"})
+			return err
+		},
 		"ReleaseRestarts": func() error { _, err := api.ReleaseRestarts(ctx, &adminv1.ReleaseRestartsRequest{}); return err },
 	} {
 		if err := call(); status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "restarts are granted on Kubernetes alone") {
