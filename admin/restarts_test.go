@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -29,7 +30,7 @@ func (f fakeRestarts) List(_ context.Context, namespace string) (*adminv1.ListRe
 	}
 	for i := range int(f) {
 		r.Restarts = append(r.Restarts, &adminv1.Restart{Pod: fmt.Sprint(namespace, i)})
-		r.Unhelpful = append(r.Unhelpful, fmt.Sprint(i))
+		r.Unhelpful = append(r.Unhelpful, strconv.Itoa(i))
 	}
 	return r, nil
 }

@@ -128,11 +128,15 @@ func TestRestartsAreListed(t *testing.T) {
 	if got.GetGuarded() != 8 || strings.Join(got.GetUnhelpful(), " ") != "Deployment/shop/web" || strings.Join(got.GetTail().GetMissingReplicas(), " ") != "c" {
 		t.Errorf("List() = %v", got)
 	}
+}
+
+func TestRestartsOfAllAndOfNone(t *testing.T) {
+	r, _ := newReport()
 	if _, err := r.List(t.Context(), "shpo"); status.Code(err) != codes.NotFound || !strings.Contains(err.Error(), `did you mean "shop"?`) {
 		t.Errorf("List() of a namespace that is none: %v", err)
 	}
 	r.others = func(context.Context, peers.DecisionFilter) ([]peers.Decisions, []string) { return nil, nil }
-	if got, err = r.List(t.Context(), ""); err != nil || got.GetRound() != nil || got.GetRestarts()[0].GetWhy() != "no leader of the control plane answers that decides on restarts" {
+	if got, err := r.List(t.Context(), ""); err != nil || got.GetRound() != nil || got.GetRestarts()[0].GetWhy() != "no leader of the control plane answers that decides on restarts" {
 		t.Errorf("List() without a leader = %v, %v", got, err)
 	}
 }

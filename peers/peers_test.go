@@ -362,6 +362,19 @@ func TestCalls(t *testing.T) {
 	if len(streams) != 1 || streams["default/b"][0].GetReplica() != "b" || len(missing) > 0 {
 		t.Errorf("Streams() = %v, %q", streams, missing)
 	}
+	b.stop()
+	if _, missing := a.Peers.Streams(t.Context()); !slices.Equal(missing, []string{"b"}) {
+		t.Errorf("missing are %q", missing)
+	}
+}
+
+// TestDecisions asks for what the leader has decided, which is more than one part has.
+func TestDecisions(t *testing.T) {
+	certificate := keys(t)
+	a, b := start(t, certificate, "a"), start(t, certificate, "b")
+	connect(a, b)
+	eventually(t, a.Check)
+	eventually(t, b.Check)
 	decided, missing := a.Peers.Decisions(t.Context(), peers.DecisionFilter{Namespace: "shop", PodUID: "u"})
 	if len(decided) != 1 || decided[0].Round.GetEpoch() != 7 || len(decided[0].All) != 1200 || len(missing) > 0 {
 		t.Errorf("Decisions() = %.200v, %q", decided, missing)
@@ -372,9 +385,6 @@ func TestCalls(t *testing.T) {
 		t.Errorf("a replica that follows has decided: %v, %q", decided, missing)
 	}
 	b.stop()
-	if _, missing := a.Peers.Streams(t.Context()); !slices.Equal(missing, []string{"b"}) {
-		t.Errorf("missing are %q", missing)
-	}
 	if decided, missing := a.Peers.Decisions(t.Context(), peers.DecisionFilter{}); len(decided) > 0 || !slices.Equal(missing, []string{"b"}) {
 		t.Errorf("Decisions() = %v, missing are %q", decided, missing)
 	}

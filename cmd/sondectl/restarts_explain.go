@@ -121,7 +121,7 @@ func agentText(a *adminv1.ExplainRestartResponse) string {
 	case a.GetAgent().GetPhase() == adminv1.AgentState_CONNECTED && a.GetAgentOutdated():
 		return fmt.Sprintf("connected for %s, but version %s is too old to hold failures back (feature restart-grants): the kubelet is told the truth", since, a.GetAgentVersion())
 	case a.GetAgent().GetPhase() == adminv1.AgentState_CONNECTED:
-		return fmt.Sprintf("connected for %s", since)
+		return "connected for " + since
 	case since == "":
 		return phase + ": it has no session, so that what its checks find is not known, and it is told of no grant"
 	}

@@ -15,20 +15,9 @@ import (
 	"github.com/sonde-mesh/sonde/restartbudget"
 )
 
-// TestReport has eight guarded pods of a Deployment: of one a restart is in progress, of one that is gone a grant was left, and restarts of another
-// template did not help.
-func TestReport(t *testing.T) {
-	at := time.Now()
-	failing := Failing{Container: "app", Since: at, Reason: "refused"}
-	r := newRestarts(t, &api{})
-	r.o.Liveness = func() map[watch.Key]Liveness {
-		return map[watch.Key]Liveness{
-			{Namespace: "shop", Name: "web-0"}: {Failing: []Failing{failing}}, {Namespace: "shop", Name: "web-1"}: {Passing: []string{"app"}},
-		}
-	}
-	if _, err := r.Report(); err == nil || !strings.Contains(err.Error(), "not read yet") {
-		t.Errorf("Report() before all is read: %v", err)
-	}
+// readPods has r read eight pods, the last of which is not guarded, and nothing else.
+func readPods(t *testing.T, r *Restarts) {
+	t.Helper()
 	for _, replace := range []func([]any, string) error{
 		r.grants.Replace, r.cluster.pods.Replace, r.cluster.deployments.Replace, r.cluster.statefulSets.Replace, r.cluster.daemonSets.Replace, r.cluster.disruption.Replace,
 	} {
@@ -46,6 +35,23 @@ func TestReport(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// TestReport has eight guarded pods of a Deployment: of one a restart is in progress, of one that is gone a grant was left, and restarts of another
+// template did not help.
+func TestReport(t *testing.T) {
+	at := time.Now()
+	failing := Failing{Container: "app", Since: at, Reason: "refused"}
+	r := newRestarts(t, &api{})
+	r.o.Liveness = func() map[watch.Key]Liveness {
+		return map[watch.Key]Liveness{
+			{Namespace: "shop", Name: "web-0"}: {Failing: []Failing{failing}}, {Namespace: "shop", Name: "web-1"}: {Passing: []string{"app"}},
+		}
+	}
+	if _, err := r.Report(); err == nil || !strings.Contains(err.Error(), "not read yet") {
+		t.Errorf("Report() before all is read: %v", err)
+	}
+	readPods(t, r)
 	open, gone := madeGrant(web, "web-0", restartbudget.Open), madeGrant(web, "gone", restartbudget.Open)
 	earlier := madeGrant(web, "earlier", restartbudget.Refunded)
 	earlier.Spec.Pod, earlier.Spec.PodUID = "web-0", "web-0"
@@ -69,10 +75,15 @@ func TestReport(t *testing.T) {
 	if len(w.Grants) != 5 || w.Grants[0].Pod != "web-0" || !w.Grants[0].InProgress || w.Grants[1].InProgress {
 		t.Errorf("grants are %+v, want that of web-0 first, and none other in progress", w.Grants)
 	}
-	first, second := got.Pods[0], got.Pods[1]
+	checkPods(t, got.Pods[0], got.Pods[1], &failing)
+}
+
+// checkPods compares a pod that fails, and one that passes.
+func checkPods(t *testing.T, first, second Pod, failing *Failing) {
+	t.Helper()
 	wantPod := Pod{
 		Key: watch.Key{Namespace: "shop", Name: "web-0"}, UID: "web-0", Node: "node1", Ready: true, Workload: web, Unhelpful: true,
-		Containers: []Container{{Name: "app", Restarts: 3, Failing: &failing, Grant: first.Containers[0].Grant}},
+		Containers: []Container{{Name: "app", Restarts: 3, Failing: failing, Grant: first.Containers[0].Grant}},
 	}
 	if diff := cmp.Diff(wantPod, first); diff != "" || first.Containers[0].Grant == nil || first.Containers[0].Grant.ID.Restarts != 3 {
 		t.Errorf("the first pod has grant %+v (-want +got):\n%s", first.Containers[0].Grant, diff)
