@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -27,7 +28,9 @@ type guarded struct {
 func openGuarded(m *machine, p *plane) *guarded {
 	m.t.Helper()
 	m.join(p)
-	stream, err := agentv1.NewAgentServiceClient(m.dial(p)).Session(m.t.Context())
+	ctx, cancel := context.WithTimeout(m.t.Context(), time.Minute) // a grant that does not come ends the test
+	m.t.Cleanup(cancel)
+	stream, err := agentv1.NewAgentServiceClient(m.dial(p)).Session(ctx)
 	if err != nil {
 		m.t.Fatal(err)
 	}
