@@ -175,7 +175,7 @@ func (l *leader) writeStatus(ctx context.Context, g restartbudget.Grant, pods ma
 
 // patchStatus writes the status of a grant, and returns false if that has to be done again.
 func (l *leader) patchStatus(ctx context.Context, key watch.Key, g restartbudget.Grant) bool {
-	patch, err := l.statusPatch(key, g)
+	patch, err := l.statusPatch(key, statusOf(g))
 	if err == nil {
 		err = l.o.Writing.Patch(types.MergePatchType).Resource(resource).Namespace(key.Namespace).Name(key.Name).SubResource("status").Body(patch).Do(ctx).Error()
 	}

@@ -93,10 +93,10 @@ func (l *leader) takeReleases(ctx context.Context) {
 
 // statusPatch returns the patch that writes the status of a grant. What an operator may release is not overwritten: once the API says that a restart
 // has not helped the outcome is left out, and to say so the patch is of the object that the watch has, so that it fails if there is a newer one.
-func (l *leader) statusPatch(key watch.Key, g restartbudget.Grant) ([]byte, error) {
-	status, patch := statusOf(g), map[string]any{}
-	if g.Outcome == restartbudget.Unhelpful {
-		switch known := l.grants.Get(key); {
+func (r *Restarts) statusPatch(key watch.Key, status v1alpha1.RestartGrantStatus) ([]byte, error) {
+	patch := map[string]any{}
+	if status.Outcome == string(restartbudget.Unhelpful) {
+		switch known := r.grants.Get(key); {
 		case known == nil: // deleted, which the patch will tell
 		case known.Outcome == restartbudget.Unhelpful || known.Outcome == restartbudget.Released:
 			status.Outcome = ""

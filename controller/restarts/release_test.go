@@ -190,7 +190,7 @@ func TestStatusPatch(t *testing.T) {
 		if tc.known != "none" {
 			r.put(t, madeGrant(web, "web-0", tc.known))
 		}
-		got, err := r.leads().statusPatch(watch.Key{Namespace: "shop", Name: "web-0"}, restartbudget.Grant{Outcome: tc.outcome, Ended: ended})
+		got, err := r.statusPatch(watch.Key{Namespace: "shop", Name: "web-0"}, statusOf(restartbudget.Grant{Outcome: tc.outcome, Ended: ended}))
 		if err != nil || string(got) != tc.want {
 			t.Errorf("%s: statusPatch() = %s, %v, want %s", name, got, err, tc.want)
 		}
