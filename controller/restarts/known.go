@@ -162,7 +162,7 @@ func (r *Restarts) Look(ctx context.Context, namespace, name string) ([]Unguarde
 }
 
 func whyUnguarded(p *corev1.Pod) string {
-	guarded := p.Annotations[mesh.AnnotationGuardedLiveness]
+	guarded, containers := p.Annotations[mesh.AnnotationGuardedLiveness], guardedContainers(&p.Spec)
 	switch {
 	case p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed:
 		return "it has ended"
@@ -172,7 +172,7 @@ func whyUnguarded(p *corev1.Pod) string {
 		return "it has no annotation " + mesh.AnnotationGuardedLiveness + ": that of its namespace is for pods that are made after it"
 	case guarded != "enabled":
 		return fmt.Sprintf("its annotation %s is %.40q", mesh.AnnotationGuardedLiveness, guarded)
-	case len(guardedContainers(&p.Spec)) == 0:
+	case len(containers) == 0:
 		return "none of its containers has a liveness probe that can be guarded: sondectl probes explain says why"
 	}
 	return "this replica of the control plane has not read it yet"

@@ -42,7 +42,7 @@ func readPods(t *testing.T, r *Restarts) {
 func TestReport(t *testing.T) {
 	at := time.Now()
 	failing := Failing{Container: "app", Since: at, Reason: "refused"}
-	r := newRestarts(t, &api{})
+	r := newPatching(t, &patched{})
 	r.o.Liveness = func() map[watch.Key]Liveness {
 		return map[watch.Key]Liveness{
 			{Namespace: "shop", Name: "web-0"}: {Failing: []Failing{failing}}, {Namespace: "shop", Name: "web-1"}: {Passing: []string{"app"}},

@@ -28,14 +28,14 @@ import (
 
 var web = restartbudget.WorkloadID{Kind: "Deployment", Namespace: "shop", Name: "web"}
 
-// api is an API server that keeps the patches that it has got, as NAME BODY. It answers with the codes that are left for a name, and then with 200.
-type api struct {
+// patched is an API server that keeps the patches that it has got, as NAME BODY. It answers with the codes that are left for a name, and then with 200.
+type patched struct {
 	mu      sync.Mutex
 	patches []string
 	codes   map[string][]int
 }
 
-func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (a *patched) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	body, _ := io.ReadAll(r.Body)
@@ -52,7 +52,7 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // take returns the patches since the last call, sorted.
-func (a *api) take() []string {
+func (a *patched) take() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	taken := a.patches
@@ -61,8 +61,8 @@ func (a *api) take() []string {
 	return taken
 }
 
-// newRestarts returns a Restarts that writes to a, and whose watch is what the test puts into grants.
-func newRestarts(t *testing.T, a *api) *Restarts {
+// newPatching returns a Restarts that writes to a, and whose watch is what the test puts into grants.
+func newPatching(t *testing.T, a *patched) *Restarts {
 	t.Helper()
 	server := httptest.NewServer(a)
 	t.Cleanup(server.Close)
@@ -109,8 +109,8 @@ func (r *Restarts) put(t *testing.T, all ...*v1alpha1.RestartGrant) {
 const releasing = ` {"status":{"outcome":"released"}}`
 
 func TestRelease(t *testing.T) {
-	a := &api{codes: map[string][]int{"web-2": {http.StatusNotFound}}}
-	r := newRestarts(t, a)
+	a := &patched{codes: map[string][]int{"web-2": {http.StatusNotFound}}}
+	r := newPatching(t, a)
 	if _, err := r.Release(t.Context(), web); err == nil || !strings.Contains(err.Error(), "not read yet") {
 		t.Errorf("Release() before the grants are read: %v", err)
 	}
@@ -147,7 +147,7 @@ func (r *Restarts) leads() *leader {
 
 // TestLeaderTakesReleases has another replica write that restarts are released, one grant after the other.
 func TestLeaderTakesReleases(t *testing.T) {
-	r := newRestarts(t, &api{})
+	r := newPatching(t, &patched{})
 	r.put(t, madeGrant(web, "web-0", restartbudget.Unhelpful), madeGrant(web, "web-1", restartbudget.Unhelpful), madeGrant(web, "web-2", restartbudget.Released))
 	l := r.leads()
 	l.takeReleases(t.Context())
@@ -186,7 +186,7 @@ func TestStatusPatch(t *testing.T) {
 		"what nobody else writes":        {restartbudget.Open, restartbudget.Spent, `{"status":{"outcome":"spent","ended":"2030-01-02T03:04:05.000000Z"}}`},
 		"the grant is deleted meanwhile": {"none", restartbudget.Unhelpful, `{"status":{"outcome":"unhelpful","ended":"2030-01-02T03:04:05.000000Z"}}`},
 	} {
-		r := newRestarts(t, &api{})
+		r := newPatching(t, &patched{})
 		if tc.known != "none" {
 			r.put(t, madeGrant(web, "web-0", tc.known))
 		}
@@ -199,8 +199,8 @@ func TestStatusPatch(t *testing.T) {
 
 // TestStatusIsWrittenAgain has the API server refuse, since the watch is behind or since it is ill.
 func TestStatusIsWrittenAgain(t *testing.T) {
-	a := &api{codes: map[string][]int{"web-0": {http.StatusConflict, http.StatusInternalServerError}, "web-1": {http.StatusNotFound}}}
-	r := newRestarts(t, a)
+	a := &patched{codes: map[string][]int{"web-0": {http.StatusConflict, http.StatusInternalServerError}, "web-1": {http.StatusNotFound}}}
+	r := newPatching(t, a)
 	l := r.leads()
 	key := watch.Key{Namespace: "shop", Name: "web-0"}
 	for i, want := range []bool{false, false, true} {
