@@ -29,7 +29,7 @@ func readPods(t *testing.T, r *Restarts) {
 		p := guardedPod()
 		p.Name, p.UID = fmt.Sprint("web-", i), types.UID(fmt.Sprint("web-", i))
 		if i == 7 {
-			p.Annotations = nil
+			p.Annotations, p.Spec.Containers[0].Env = nil, nil
 		}
 		if err := r.cluster.pods.Add(p); err != nil {
 			t.Fatal(err)
