@@ -13,6 +13,7 @@
 //	CAExpires    end of the signing certificate of a mesh       identity.Authority.CAExpires
 //	Token        signs a dataplane token                        identity.Authority.IssueToken
 //	Rotator      starts a rotation, and returns its progress    agents.Server
+//	Restarts     guarded containers that fail or restart        controlplane, from restarts.Restarts and peers.Peers
 //
 // Every call needs the admin token, and TLS with the serving certificate. Calls that change something (a token, a rotation)
 // are logged, without the token.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"strings"
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
@@ -44,10 +45,19 @@ func (s *service) reasonOf(p *meshview.Proxy, at netip.AddrPort, r meshview.Reas
 	case meshview.ApplicationNotReady:
 		return cmp.Or(s.o.NotServing(p.ID())[at], "its application is not ready")
 	case meshview.LivenessHeld:
-		return "its liveness probe fails, and the restart is held back until it is granted"
+		return livenessHeld(p)
 	default:
 		return ""
 	}
+}
+
+// livenessHeld says that a restart is held back, and of a pod, whose Dataplane is POD.NAMESPACE, what says why.
+func livenessHeld(p *meshview.Proxy) string {
+	text := "its liveness probe fails, and the restart is held back until it is granted"
+	if i := strings.LastIndexByte(p.Dataplane.Name, '.'); i > 0 {
+		text += fmt.Sprintf(": sondectl restarts explain %s -n %s", p.Dataplane.Name[:i], p.Dataplane.Name[i+1:])
+	}
+	return text
 }
 
 // otherWorkload returns how the workloads of certificate and Dataplane differ, "" if they do not.

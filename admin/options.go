@@ -62,6 +62,8 @@ type Options struct {
 	Token func(s identity.Subject, validity time.Duration) (signed string, expires time.Time, err error)
 	// Rotator rotates certificate authorities. Required.
 	Rotator Rotator
+	// Restarts says which containers fail or restart. Default: calls about them fail, as restarts are granted on Kubernetes alone.
+	Restarts Restarts
 	// Health returns all health checks of the control plane. It may take as long as they do. Default: none.
 	Health func(context.Context) []*adminv1.HealthCheck
 
@@ -80,6 +82,16 @@ type Rotator interface {
 	// its first step.
 	RotateServing(ctx context.Context, force, proceed bool) (*adminv1.Rotation, error)
 	ServingRotation(ctx context.Context) (*adminv1.Rotation, error)
+}
+
+// Restarts are those of containers whose guarded liveness probe fails. Errors are gRPC statuses.
+type Restarts interface {
+	// List returns all of a namespace, of all if that is "".
+	List(ctx context.Context, namespace string) (*adminv1.ListRestartsResponse, error)
+	// Explain returns what counts for the containers of a pod. The namespace may be "" if one alone has a pod of this name.
+	Explain(ctx context.Context, namespace, pod string) (*adminv1.ExplainRestartResponse, error)
+	// Release lets a workload restart again whose restarts did not help. The namespace is that of a workload that is named without one.
+	Release(ctx context.Context, namespace, workload string) (*adminv1.ReleaseRestartsResponse, error)
 }
 
 // withDefaults returns o with its defaults. It returns an error if a required option is missing.

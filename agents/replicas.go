@@ -94,6 +94,9 @@ func (s *Server) CheckDuplicate(ctx context.Context, proxy mesh.ID, process, add
 // Streams implements peers.Local.
 func (s *Server) Streams() map[mesh.ID][]*adminv1.Stream { return s.o.Streams() }
 
+// Decisions implements peers.Local.
+func (s *Server) Decisions(of peers.DecisionFilter) peers.Decisions { return s.o.Decisions(of) }
+
 // settle tells the replicas that wait for it that proxies here have what was heard.
 func (s *Server) settle(proxies []mesh.ID) {
 	if s.o.Peers == nil {

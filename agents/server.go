@@ -50,6 +50,8 @@ type Options struct {
 	Peers *peers.Peers
 	// Streams returns the ADS streams with this replica, for the others. Default: none.
 	Streams func() map[mesh.ID][]*adminv1.Stream
+	// Decisions returns what this replica has decided last about restarts, for the others. Default: nothing.
+	Decisions func(of peers.DecisionFilter) peers.Decisions
 	// Leads says that this replica advances rotations. Default: it does.
 	Leads func() bool
 	// ProbeFailed is told of probes that fail. It must return at once. Default: they are dropped.
@@ -94,6 +96,9 @@ func (o *Options) setDefaults() error {
 	}
 	if o.Streams == nil {
 		o.Streams = func() map[mesh.ID][]*adminv1.Stream { return nil }
+	}
+	if o.Decisions == nil {
+		o.Decisions = func(peers.DecisionFilter) peers.Decisions { return peers.Decisions{} }
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)

@@ -44,6 +44,7 @@ func (cp *ControlPlane) adminOptions() admin.Options {
 		CAExpires: cp.authority.CAExpires,
 		Token:     cp.tokens.Issue,
 		Rotator:   cp.agents,
+		Restarts:  cp.connection.restartReport,
 		Health:    cp.healthChecks,
 		Logger:    cp.o.Logger,
 	}

@@ -185,7 +185,10 @@ func (c *cluster) connect() (connection, error) {
 	}
 	serve := func(ctx context.Context) error { return server.Serve(ctx, c.cp.listeners.webhook) }
 	tasks := slices.Concat(certificate.tasks, c.peerTasks(), []func(context.Context) error{c.controller.Run, serve})
-	return connection{tokens: authenticator, tasks: tasks, servingWaits: c.servingWaits(), restarts: podRestarts{c.controller.Restarts}}, nil
+	return connection{
+		tokens: authenticator, tasks: tasks, servingWaits: c.servingWaits(), restarts: podRestarts{c.controller.Restarts},
+		decisions: c.decisions, restartReport: c.restartReport(),
+	}, nil
 }
 
 // authenticator returns what knows the tokens of agents.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/sonde-mesh/sonde/admin"
 	"github.com/sonde-mesh/sonde/agents/join"
 	"github.com/sonde-mesh/sonde/agents/observed"
 	"github.com/sonde-mesh/sonde/agents/session"
@@ -66,6 +67,9 @@ type connection struct {
 	tasks []func(context.Context) error
 	// restarts says what agents are told of restarts, nil if none are granted.
 	restarts session.Restarts
+	// decisions are what this replica has decided about restarts, for the others; restartReport answers sondectl. Both are nil if none are granted.
+	decisions     func(peers.DecisionFilter) peers.Decisions
+	restartReport admin.Restarts
 	// servingWaits are what else a rotation of the serving CA waits for, see rotation.ServingOptions.
 	servingWaits []func(context.Context, serving.Rotation) []string
 }

@@ -77,6 +77,7 @@ func (c *cluster) liveness() map[watch.Key]restarts.Liveness {
 		}
 		l := restarts.Liveness{Passing: said.Passing, Unused: said.Unused}
 		for _, f := range said.Failing {
+			l.Failing = append(l.Failing, restarts.Failing{Container: f.Container, Since: f.Since, Reason: f.Reason, Grant: f.Grant})
 			if f.Grant == "" { // with one it does not ask for another
 				l.Asking = append(l.Asking, restarts.Asking{Container: f.Container, Since: f.Since})
 			}

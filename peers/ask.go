@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// listTimeout is how long a replica may take to list its streams: what asks is a command that a person waits for.
+	// listTimeout is how long a replica may take to list what it has: what asks is a command that a person waits for.
 	listTimeout = 3 * time.Second
 	// duplicateTimeout is longer than an agent may take to show that it lives.
 	duplicateTimeout = 5 * time.Second
@@ -79,8 +79,19 @@ func (p *Peers) CheckDuplicate(ctx context.Context, replica string, proxy mesh.I
 // Streams returns the ADS streams of the other replicas, and the names of those that have not answered, sorted.
 func (p *Peers) Streams(ctx context.Context) (streams map[mesh.ID][]*adminv1.Stream, missing []string) {
 	streams = map[mesh.ID][]*adminv1.Stream{}
+	answers, missing := askAll(ctx, p, p.listStreams)
+	for _, parts := range answers {
+		for _, part := range parts {
+			streams[part.GetProxy()] = append(streams[part.GetProxy()], part.GetStreams()...)
+		}
+	}
+	return streams, missing
+}
+
+// askAll asks all other replicas at once, and returns what they answer, and the names of those that have not, sorted.
+func askAll[T any](ctx context.Context, p *Peers, ask func(ctx context.Context, replica string) (T, error)) (answers []T, missing []string) {
 	if p == nil {
-		return streams, nil
+		return nil, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
@@ -94,21 +105,19 @@ func (p *Peers) Streams(ctx context.Context) (streams map[mesh.ID][]*adminv1.Str
 	var asking sync.WaitGroup
 	for _, name := range replicas {
 		asking.Go(func() {
-			parts, err := p.listStreams(ctx, name)
+			answer, err := ask(ctx, name)
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
 				missing = append(missing, name)
 				return
 			}
-			for _, part := range parts {
-				streams[part.GetProxy()] = append(streams[part.GetProxy()], part.GetStreams()...)
-			}
+			answers = append(answers, answer)
 		})
 	}
 	asking.Wait()
 	slices.Sort(missing)
-	return streams, missing
+	return answers, missing
 }
 
 func (p *Peers) listStreams(ctx context.Context, replica string) ([]*peerv1.ListStreamsPart, error) {

@@ -43,6 +43,8 @@ type Local interface {
 	CheckDuplicate(ctx context.Context, proxy mesh.ID, process, address string) (refusal string)
 	// Streams returns the ADS streams here.
 	Streams() map[mesh.ID][]*adminv1.Stream
+	// Decisions returns what this replica has decided last about restarts.
+	Decisions(of DecisionFilter) Decisions
 }
 
 // Options of Peers. All are required but Dial, Registerer, Logger and Now.

@@ -175,6 +175,18 @@ func (r *replica) Streams() map[mesh.ID][]*adminv1.Stream {
 	return map[mesh.ID][]*adminv1.Stream{"default/" + r.name: {{Replica: r.name}}}
 }
 
+// Decisions are 1200 if the replica is named b, which leads.
+func (r *replica) Decisions(of peers.DecisionFilter) peers.Decisions {
+	if r.name != "b" {
+		return peers.Decisions{}
+	}
+	d := peers.Decisions{Round: &adminv1.RestartRound{Replica: r.name, Epoch: 7}}
+	for i := range 1200 {
+		d.All = append(d.All, &adminv1.RestartDecision{PodUid: of.PodUID, Container: fmt.Sprint(of.Namespace, i)})
+	}
+	return d
+}
+
 // knows replaces what the replica knows of a proxy, nil for nothing.
 func (r *replica) knows(p *peerv1.Proxy, id mesh.ID) {
 	r.mu.Lock()
@@ -353,6 +365,28 @@ func TestCalls(t *testing.T) {
 	b.stop()
 	if _, missing := a.Peers.Streams(t.Context()); !slices.Equal(missing, []string{"b"}) {
 		t.Errorf("missing are %q", missing)
+	}
+}
+
+// TestDecisions asks for what the leader has decided, which is more than one part has.
+func TestDecisions(t *testing.T) {
+	certificate := keys(t)
+	a, b := start(t, certificate, "a"), start(t, certificate, "b")
+	connect(a, b)
+	eventually(t, a.Check)
+	eventually(t, b.Check)
+	decided, missing := a.Peers.Decisions(t.Context(), peers.DecisionFilter{Namespace: "shop", PodUID: "u"})
+	if len(decided) != 1 || decided[0].Round.GetEpoch() != 7 || len(decided[0].All) != 1200 || len(missing) > 0 {
+		t.Errorf("Decisions() = %.200v, %q", decided, missing)
+	} else if last := decided[0].All[1199]; last.GetPodUid() != "u" || last.GetContainer() != "shop1199" {
+		t.Errorf("the last decision is %v", last)
+	}
+	if decided, missing := b.Peers.Decisions(t.Context(), peers.DecisionFilter{}); len(decided) > 0 || len(missing) > 0 {
+		t.Errorf("a replica that follows has decided: %v, %q", decided, missing)
+	}
+	b.stop()
+	if decided, missing := a.Peers.Decisions(t.Context(), peers.DecisionFilter{}); len(decided) > 0 || !slices.Equal(missing, []string{"b"}) {
+		t.Errorf("Decisions() = %v, missing are %q", decided, missing)
 	}
 }
 

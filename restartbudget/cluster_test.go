@@ -120,7 +120,7 @@ func (c *cluster) want(want ...string) Result {
 		if granted := d.Reason == ReasonGranted || d.Reason == ReasonGrantedBefore; granted != (d.Verdict == Granted) || granted != (d.Grant != nil) {
 			c.t.Errorf("verdict %s with reason %s and grant %v", d.Verdict, d.Reason, d.Grant)
 		}
-		if d.String() == "" {
+		if d.String() == "" || d.Needs() == "" {
 			c.t.Errorf("no text for %s", d.Reason)
 		}
 	}

@@ -93,7 +93,7 @@ func (d Decision) text() string {
 	case ReasonGlobalLimit, ReasonNodeLimit, ReasonBudgetLimit:
 		return fmt.Sprintf("%d of %d restarts within a minute were granted (%s)", d.Count, d.Limit, d.Source)
 	case ReasonUnhelpful:
-		return fmt.Sprintf("%d restarts in a row did not help: waiting for another pod template", d.Count)
+		return fmt.Sprintf("%d restarts in a row did not help: waiting for another pod template, or for sondectl restarts release", d.Count)
 	case ReasonNoneAllowed:
 		return d.Source + " allows no restart"
 	case ReasonInProgress:

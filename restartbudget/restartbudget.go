@@ -96,11 +96,16 @@ func (s *State) InProgress() map[string]int {
 }
 
 // Release lets a workload restart again whose restarts did not help. For a new leader to know it, the caller also writes Released to the unhelpful
-// grants of the workload.
+// grants of the workload, which they are from then on in results, too.
 func (s *State) Release(workload WorkloadID) {
 	for key := range s.unhelpful {
 		if key.workload == workload {
 			delete(s.unhelpful, key)
+		}
+	}
+	for _, rec := range s.last {
+		if rec.Workload == workload && rec.Outcome == Unhelpful {
+			rec.Outcome = Released
 		}
 	}
 }

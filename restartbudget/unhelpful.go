@@ -25,6 +25,11 @@ func (s *State) Unhelpful(workload WorkloadID, template string) bool {
 	return s.unhelpful[templateKey{workload, template}] > 0
 }
 
+// Waits reports whether pods of a workload with that template are not restarted, since too many restarts of them have not helped.
+func (s *State) Waits(workload WorkloadID, template string) bool {
+	return s.unhelpful[templateKey{workload, template}] >= maxUnhelpful
+}
+
 // forgetTemplates forgets templates that no pod has any more.
 func (s *State) forgetTemplates(in Input) {
 	for key := range s.unhelpful {

@@ -94,6 +94,7 @@ func (*replica) Replica() *peerv1.Replica                                       
 func (*replica) HeardReplica()                                                  {}
 func (*replica) Merged(mesh.ID)                                                 {}
 func (*replica) Streams() map[mesh.ID][]*adminv1.Stream                         { return nil }
+func (*replica) Decisions(peers.DecisionFilter) peers.Decisions                 { return peers.Decisions{} }
 func (*replica) CheckDuplicate(context.Context, mesh.ID, string, string) string { return "" }
 func (*replica) Query(context.Context, mesh.ID, mesh.EnvoyView, func([]byte) error) error {
 	return nil

@@ -20,6 +20,7 @@ Look at a running mesh:
   sondectl get services                             which endpoints are ready, which have a sidecar
   sondectl why backend                              what speaks against each endpoint of a service
   sondectl inspect dataplane web-1 --type clusters  what the Envoy of this proxy has
+  sondectl restarts                                 which containers fail and may not restart, or restart now
   sondectl health                                   why the control plane is not alive or not ready
 
 Work on files, without any server:
@@ -38,6 +39,7 @@ Move pods from Kuma, Istio or another mode of probes, without any server:
 Change something:
   sondectl generate dataplane-token --name web-1 --workload web --valid-for 24h
   sondectl rotate ca --wait
+  sondectl restarts release deployment/web -n shop  restart again what restarts have not helped
 
 Keep new traffic from pods, with your rights in the cluster:
   sondectl drain node/worker-3                      until sondectl undrain node/worker-3
@@ -86,7 +88,7 @@ func (c *cli) root() *cobra.Command {
 		SilenceUsage:  true,
 	}
 	c.addConnectionFlags(root.PersistentFlags())
-	root.AddCommand(c.get(), c.inspect(), c.validate(), c.generate(), c.inject(), c.probes(), migration.Command(&c.out), c.drain(), c.undrain(), c.rotate(), c.health(), c.why(), c.config())
+	root.AddCommand(c.get(), c.inspect(), c.validate(), c.generate(), c.inject(), c.probes(), migration.Command(&c.out), c.drain(), c.undrain(), c.rotate(), c.health(), c.why(), c.restarts(), c.config())
 	buildinfo.Add(root)
 	settings.Must(root.RegisterFlagCompletionFunc(flagContext, c.completeContexts))
 	settings.Install(root, settings.Options{

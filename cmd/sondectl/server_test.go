@@ -163,6 +163,7 @@ func options(ctx context.Context, dir string, state *store.State) (admin.Options
 		Token:     tokens.Issue,
 		Drain:     (&drains{reasons: map[mesh.ID]string{}}).set,
 		Rotator:   &steps{},
+		Restarts:  madeUpRestarts{},
 		Health:    madeUpHealth,
 		Logger:    slog.New(slog.DiscardHandler),
 	}, nil

@@ -2,7 +2,6 @@ package restarts
 
 import (
 	"context"
-	"encoding/json"
 	"slices"
 	"time"
 
@@ -27,17 +26,12 @@ const (
 
 // Lead decides until ctx ends, and then returns nil. It is for the leader, whose epoch its grants have.
 func (r *Restarts) Lead(ctx context.Context, epoch int64) error {
-	l := &leader{Restarts: r, epoch: epoch, status: newBudgetStatus(r)}
+	l := &leader{Restarts: r, epoch: epoch, status: newBudgetStatus(r), unwritten: map[watch.Key]restartbudget.Grant{}}
 	if !l.await(ctx) {
 		return nil
 	}
-	var granted []restartbudget.Grant
-	for _, key := range r.grants.Keys() {
-		if g := r.grants.Get(key); g != nil {
-			granted = append(granted, g.Grant)
-		}
-	}
-	l.state = restartbudget.Restore(time.Now(), granted)
+	all := r.allGrants()
+	l.state, l.released = restartbudget.Restore(time.Now(), grantsOf(all)), releasedOf(all)
 	defer r.round.Store(nil)
 	var status errgroup.Group
 	status.Go(func() error { return l.status.run(ctx) })
@@ -64,6 +58,9 @@ type leader struct {
 	state  *restartbudget.State
 	status *budgetStatus
 	wrong  wrongAnnotations
+	// released are the grants that state counts as released, unwritten those whose status could not be written.
+	released  map[watch.Key]bool
+	unwritten map[watch.Key]restartbudget.Grant
 }
 
 // await waits until all has been read, and returns false if ctx ends before.
@@ -111,6 +108,8 @@ func (l *leader) run(ctx context.Context) {
 // decide makes one round of decisions, and writes them.
 func (l *leader) decide(ctx context.Context, now time.Time) {
 	liveness := l.o.Liveness()
+	l.takeReleases(ctx)
+	l.writeAgain(ctx)
 	l.refund(ctx, now, liveness)
 	in, pods := l.cluster.input(liveness)
 	in.Settings = *l.settings.Load()
@@ -183,14 +182,21 @@ func (l *leader) writeStatus(ctx context.Context, g restartbudget.Grant, pods ma
 	}
 }
 
-func (l *leader) patchStatus(ctx context.Context, key watch.Key, g restartbudget.Grant) {
-	patch, err := json.Marshal(map[string]any{"status": statusOf(g)})
+// patchStatus writes the status of a grant, and returns false if that has to be done again.
+func (l *leader) patchStatus(ctx context.Context, key watch.Key, g restartbudget.Grant) bool {
+	patch, err := l.statusPatch(key, statusOf(g))
 	if err == nil {
 		err = l.o.Writing.Patch(types.MergePatchType).Resource(resource).Namespace(key.Namespace).Name(key.Name).SubResource("status").Body(patch).Do(ctx).Error()
 	}
-	if err != nil && !apierrors.IsNotFound(err) {
-		l.o.Logger.WarnContext(ctx, "status of a grant not written", "namespace", key.Namespace, "grant", key.Name, "outcome", g.Outcome, "err", err)
+	if err == nil || apierrors.IsNotFound(err) {
+		delete(l.unwritten, key)
+		return true
 	}
+	l.unwritten[key] = g
+	if !apierrors.IsConflict(err) { // with one the watch is behind
+		l.o.Logger.WarnContext(ctx, "status of a grant not written, trying again", "namespace", key.Namespace, "grant", key.Name, "outcome", g.Outcome, "err", err)
+	}
+	return false
 }
 
 // sweep deletes grants that have been over for long. Those that did not help are kept while there are pods of their template.

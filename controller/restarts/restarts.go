@@ -29,6 +29,16 @@ type Liveness struct {
 	Asking []Asking
 	// Passing are the containers whose last check has passed. Unused are the names of grants by which a container has not restarted.
 	Passing, Unused []string
+	// Failing are all containers whose last check has failed, for Pods to show.
+	Failing []Failing
+}
+
+// Failing is a container whose liveness probe fails.
+type Failing struct {
+	Container string
+	Since     time.Time
+	// Reason is why the last check failed. Grant is the name of the one by which the kubelet is told so, "" if there is none.
+	Reason, Grant string
 }
 
 // Asking is a container that asks for a restart.
@@ -76,8 +86,9 @@ type Restarts struct {
 // grant is what is kept of a RestartGrant.
 type grant struct {
 	restartbudget.Grant
-	epoch int64
-	pod   watch.Key
+	epoch   int64
+	pod     watch.Key
+	version string // resourceVersion
 }
 
 // New returns Restarts. Nothing is read before Run.

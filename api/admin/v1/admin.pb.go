@@ -258,6 +258,118 @@ func (HealthCheck_Status) EnumDescriptor() ([]byte, []int) {
 	return file_admin_v1_admin_proto_rawDescGZIP(), []int{43, 0}
 }
 
+type Restart_State int32
+
+const (
+	Restart_STATE_UNSPECIFIED Restart_State = 0
+	// Its liveness probe fails, and no restart is granted.
+	Restart_WAITING Restart_State = 1
+	// The kubelet is told that it fails.
+	Restart_GRANTED Restart_State = 2
+	// It has restarted, and that is in progress: its pod is not Ready, or its probe has not been checked again.
+	Restart_RESTARTING Restart_State = 3
+	// As WAITING, since restarts of the workload have not helped.
+	Restart_UNHELPFUL Restart_State = 4
+)
+
+// Enum value maps for Restart_State.
+var (
+	Restart_State_name = map[int32]string{
+		0: "STATE_UNSPECIFIED",
+		1: "WAITING",
+		2: "GRANTED",
+		3: "RESTARTING",
+		4: "UNHELPFUL",
+	}
+	Restart_State_value = map[string]int32{
+		"STATE_UNSPECIFIED": 0,
+		"WAITING":           1,
+		"GRANTED":           2,
+		"RESTARTING":        3,
+		"UNHELPFUL":         4,
+	}
+)
+
+func (x Restart_State) Enum() *Restart_State {
+	p := new(Restart_State)
+	*p = x
+	return p
+}
+
+func (x Restart_State) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Restart_State) Descriptor() protoreflect.EnumDescriptor {
+	return file_admin_v1_admin_proto_enumTypes[4].Descriptor()
+}
+
+func (Restart_State) Type() protoreflect.EnumType {
+	return &file_admin_v1_admin_proto_enumTypes[4]
+}
+
+func (x Restart_State) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Restart_State.Descriptor instead.
+func (Restart_State) EnumDescriptor() ([]byte, []int) {
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{48, 0}
+}
+
+type GuardedContainer_Check int32
+
+const (
+	GuardedContainer_CHECK_UNSPECIFIED GuardedContainer_Check = 0
+	GuardedContainer_PASSES            GuardedContainer_Check = 1
+	GuardedContainer_FAILS             GuardedContainer_Check = 2
+	// The agent has not said anything of it, or has no session.
+	GuardedContainer_UNKNOWN GuardedContainer_Check = 3
+)
+
+// Enum value maps for GuardedContainer_Check.
+var (
+	GuardedContainer_Check_name = map[int32]string{
+		0: "CHECK_UNSPECIFIED",
+		1: "PASSES",
+		2: "FAILS",
+		3: "UNKNOWN",
+	}
+	GuardedContainer_Check_value = map[string]int32{
+		"CHECK_UNSPECIFIED": 0,
+		"PASSES":            1,
+		"FAILS":             2,
+		"UNKNOWN":           3,
+	}
+)
+
+func (x GuardedContainer_Check) Enum() *GuardedContainer_Check {
+	p := new(GuardedContainer_Check)
+	*p = x
+	return p
+}
+
+func (x GuardedContainer_Check) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (GuardedContainer_Check) Descriptor() protoreflect.EnumDescriptor {
+	return file_admin_v1_admin_proto_enumTypes[5].Descriptor()
+}
+
+func (GuardedContainer_Check) Type() protoreflect.EnumType {
+	return &file_admin_v1_admin_proto_enumTypes[5]
+}
+
+func (x GuardedContainer_Check) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use GuardedContainer_Check.Descriptor instead.
+func (GuardedContainer_Check) EnumDescriptor() ([]byte, []int) {
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{52, 0}
+}
+
 // Filter narrows a list. Empty fields narrow nothing.
 type Filter struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -3139,6 +3251,1085 @@ func (x *HealthChange) GetReason() string {
 	return ""
 }
 
+type ListRestartsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Empty: all of them.
+	Namespace     string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListRestartsRequest) Reset() {
+	*x = ListRestartsRequest{}
+	mi := &file_admin_v1_admin_proto_msgTypes[45]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListRestartsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListRestartsRequest) ProtoMessage() {}
+
+func (x *ListRestartsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_v1_admin_proto_msgTypes[45]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListRestartsRequest.ProtoReflect.Descriptor instead.
+func (*ListRestartsRequest) Descriptor() ([]byte, []int) {
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{45}
+}
+
+func (x *ListRestartsRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+type ListRestartsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Sorted by namespace, pod and container.
+	Restarts []*Restart `protobuf:"bytes,1,rep,name=restarts,proto3" json:"restarts,omitempty"`
+	// Absent while no replica of the control plane that answers decides on restarts.
+	Round *RestartRound `protobuf:"bytes,2,opt,name=round,proto3" json:"round,omitempty"`
+	// Workloads, as Kind/namespace/name, that wait since their restarts have not helped. Sorted.
+	Unhelpful []string `protobuf:"bytes,3,rep,name=unhelpful,proto3" json:"unhelpful,omitempty"`
+	// How many containers are guarded.
+	Guarded uint32 `protobuf:"varint,4,opt,name=guarded,proto3" json:"guarded,omitempty"`
+	// It has no problems of the store.
+	Tail          *Tail `protobuf:"bytes,5,opt,name=tail,proto3" json:"tail,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListRestartsResponse) Reset() {
+	*x = ListRestartsResponse{}
+	mi := &file_admin_v1_admin_proto_msgTypes[46]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListRestartsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListRestartsResponse) ProtoMessage() {}
+
+func (x *ListRestartsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_v1_admin_proto_msgTypes[46]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListRestartsResponse.ProtoReflect.Descriptor instead.
+func (*ListRestartsResponse) Descriptor() ([]byte, []int) {
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{46}
+}
+
+func (x *ListRestartsResponse) GetRestarts() []*Restart {
+	if x != nil {
+		return x.Restarts
+	}
+	return nil
+}
+
+func (x *ListRestartsResponse) GetRound() *RestartRound {
+	if x != nil {
+		return x.Round
+	}
+	return nil
+}
+
+func (x *ListRestartsResponse) GetUnhelpful() []string {
+	if x != nil {
+		return x.Unhelpful
+	}
+	return nil
+}
+
+func (x *ListRestartsResponse) GetGuarded() uint32 {
+	if x != nil {
+		return x.Guarded
+	}
+	return 0
+}
+
+func (x *ListRestartsResponse) GetTail() *Tail {
+	if x != nil {
+		return x.Tail
+	}
+	return nil
+}
+
+// RestartRound is when and by what the leader has decided last.
+type RestartRound struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The replica that leads, and its epoch.
+	Replica string                 `protobuf:"bytes,1,opt,name=replica,proto3" json:"replica,omitempty"`
+	Epoch   int64                  `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	At      *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=at,proto3" json:"at,omitempty"`
+	// enforce, dryRun or off.
+	Mode string `protobuf:"bytes,4,opt,name=mode,proto3" json:"mode,omitempty"`
+	// Nothing is granted while the breaker is open. Within a minute so many of the guarded containers have failed, of so many workloads.
+	BreakerOpen   bool   `protobuf:"varint,5,opt,name=breaker_open,json=breakerOpen,proto3" json:"breaker_open,omitempty"`
+	Failed        uint32 `protobuf:"varint,6,opt,name=failed,proto3" json:"failed,omitempty"`
+	Workloads     uint32 `protobuf:"varint,7,opt,name=workloads,proto3" json:"workloads,omitempty"`
+	Guarded       uint32 `protobuf:"varint,8,opt,name=guarded,proto3" json:"guarded,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RestartRound) Reset() {
+	*x = RestartRound{}
+	mi := &file_admin_v1_admin_proto_msgTypes[47]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RestartRound) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RestartRound) ProtoMessage() {}
+
+func (x *RestartRound) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_v1_admin_proto_msgTypes[47]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RestartRound.ProtoReflect.Descriptor instead.
+func (*RestartRound) Descriptor() ([]byte, []int) {
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{47}
+}
+
+func (x *RestartRound) GetReplica() string {
+	if x != nil {
+		return x.Replica
+	}
+	return ""
+}
+
+func (x *RestartRound) GetEpoch() int64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *RestartRound) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+func (x *RestartRound) GetMode() string {
+	if x != nil {
+		return x.Mode
+	}
+	return ""
+}
+
+func (x *RestartRound) GetBreakerOpen() bool {
+	if x != nil {
+		return x.BreakerOpen
+	}
+	return false
+}
+
+func (x *RestartRound) GetFailed() uint32 {
+	if x != nil {
+		return x.Failed
+	}
+	return 0
+}
+
+func (x *RestartRound) GetWorkloads() uint32 {
+	if x != nil {
+		return x.Workloads
+	}
+	return 0
+}
+
+func (x *RestartRound) GetGuarded() uint32 {
+	if x != nil {
+		return x.Guarded
+	}
+	return 0
+}
+
+// Restart of a guarded container that fails, or may restart, or has just restarted.
+type Restart struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Namespace string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Pod       string                 `protobuf:"bytes,2,opt,name=pod,proto3" json:"pod,omitempty"`
+	Container string                 `protobuf:"bytes,3,opt,name=container,proto3" json:"container,omitempty"`
+	// Kind/namespace/name.
+	Workload string        `protobuf:"bytes,4,opt,name=workload,proto3" json:"workload,omitempty"`
+	State    Restart_State `protobuf:"varint,5,opt,name=state,proto3,enum=sonde.admin.v1.Restart_State" json:"state,omitempty"`
+	// Since when it fails, was granted a restart, or has restarted.
+	Since *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=since,proto3" json:"since,omitempty"`
+	// Why it has this state, human-readable.
+	Why string `protobuf:"bytes,7,opt,name=why,proto3" json:"why,omitempty"`
+	// Why its last check failed, human-readable; empty if it passes or has not been checked.
+	Failure string `protobuf:"bytes,8,opt,name=failure,proto3" json:"failure,omitempty"`
+	// Absent where the leader has decided nothing, or does not answer.
+	Decision      *RestartDecision `protobuf:"bytes,9,opt,name=decision,proto3" json:"decision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Restart) Reset() {
+	*x = Restart{}
+	mi := &file_admin_v1_admin_proto_msgTypes[48]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Restart) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Restart) ProtoMessage() {}
+
+func (x *Restart) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_v1_admin_proto_msgTypes[48]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Restart.ProtoReflect.Descriptor instead.
+func (*Restart) Descriptor() ([]byte, []int) {
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{48}
+}
+
+func (x *Restart) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *Restart) GetPod() string {
+	if x != nil {
+		return x.Pod
+	}
+	return ""
+}
+
+func (x *Restart) GetContainer() string {
+	if x != nil {
+		return x.Container
+	}
+	return ""
+}
+
+func (x *Restart) GetWorkload() string {
+	if x != nil {
+		return x.Workload
+	}
+	return ""
+}
+
+func (x *Restart) GetState() Restart_State {
+	if x != nil {
+		return x.State
+	}
+	return Restart_STATE_UNSPECIFIED
+}
+
+func (x *Restart) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *Restart) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+func (x *Restart) GetFailure() string {
+	if x != nil {
+		return x.Failure
+	}
+	return ""
+}
+
+func (x *Restart) GetDecision() *RestartDecision {
+	if x != nil {
+		return x.Decision
+	}
+	return nil
+}
+
+// RestartDecision is what the leader has decided last about a container that asks.
+type RestartDecision struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	PodUid    string                 `protobuf:"bytes,1,opt,name=pod_uid,json=podUid,proto3" json:"pod_uid,omitempty"`
+	Container string                 `protobuf:"bytes,2,opt,name=container,proto3" json:"container,omitempty"`
+	// granted, held or native.
+	Verdict string `protobuf:"bytes,3,opt,name=verdict,proto3" json:"verdict,omitempty"`
+	// Such as in_progress, unavailable or unhelpful.
+	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	DryRun bool   `protobuf:"varint,5,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	// What the rule counts, and its limit; 0 where it does not count.
+	Count uint32 `protobuf:"varint,6,opt,name=count,proto3" json:"count,omitempty"`
+	Limit uint32 `protobuf:"varint,7,opt,name=limit,proto3" json:"limit,omitempty"`
+	// What set the limit, or what is in the way.
+	Source string `protobuf:"bytes,8,opt,name=source,proto3" json:"source,omitempty"`
+	// The reason, and what has to happen for the container to restart, human-readable.
+	Text          string `protobuf:"bytes,9,opt,name=text,proto3" json:"text,omitempty"`
+	Needs         string `protobuf:"bytes,10,opt,name=needs,proto3" json:"needs,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RestartDecision) Reset() {
+	*x = RestartDecision{}
+	mi := &file_admin_v1_admin_proto_msgTypes[49]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RestartDecision) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RestartDecision) ProtoMessage() {}
+
+func (x *RestartDecision) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_v1_admin_proto_msgTypes[49]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RestartDecision.ProtoReflect.Descriptor instead.
+func (*RestartDecision) Descriptor() ([]byte, []int) {
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{49}
+}
+
+func (x *RestartDecision) GetPodUid() string {
+	if x != nil {
+		return x.PodUid
+	}
+	return ""
+}
+
+func (x *RestartDecision) GetContainer() string {
+	if x != nil {
+		return x.Container
+	}
+	return ""
+}
+
+func (x *RestartDecision) GetVerdict() string {
+	if x != nil {
+		return x.Verdict
+	}
+	return ""
+}
+
+func (x *RestartDecision) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *RestartDecision) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+func (x *RestartDecision) GetCount() uint32 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *RestartDecision) GetLimit() uint32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *RestartDecision) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *RestartDecision) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *RestartDecision) GetNeeds() string {
+	if x != nil {
+		return x.Needs
+	}
+	return ""
+}
+
+type ExplainRestartRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// May be empty where one namespace alone has a pod of this name.
+	Namespace     string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Pod           string `protobuf:"bytes,2,opt,name=pod,proto3" json:"pod,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainRestartRequest) Reset() {
+	*x = ExplainRestartRequest{}
+	mi := &file_admin_v1_admin_proto_msgTypes[50]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainRestartRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainRestartRequest) ProtoMessage() {}
+
+func (x *ExplainRestartRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_v1_admin_proto_msgTypes[50]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainRestartRequest.ProtoReflect.Descriptor instead.
+func (*ExplainRestartRequest) Descriptor() ([]byte, []int) {
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{50}
+}
+
+func (x *ExplainRestartRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *ExplainRestartRequest) GetPod() string {
+	if x != nil {
+		return x.Pod
+	}
+	return ""
+}
+
+type ExplainRestartResponse struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Namespace string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Pod       string                 `protobuf:"bytes,2,opt,name=pod,proto3" json:"pod,omitempty"`
+	Node      string                 `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
+	Ready     bool                   `protobuf:"varint,4,opt,name=ready,proto3" json:"ready,omitempty"`
+	Agent     *AgentState            `protobuf:"bytes,5,opt,name=agent,proto3" json:"agent,omitempty"`
+	// Of the agent, empty without a session.
+	AgentVersion string `protobuf:"bytes,6,opt,name=agent_version,json=agentVersion,proto3" json:"agent_version,omitempty"`
+	// The agent is too old to hold failures back: the kubelet is told the truth.
+	AgentOutdated bool `protobuf:"varint,7,opt,name=agent_outdated,json=agentOutdated,proto3" json:"agent_outdated,omitempty"`
+	// Those that are guarded, sorted by name.
+	Containers []*GuardedContainer `protobuf:"bytes,8,rep,name=containers,proto3" json:"containers,omitempty"`
+	Workload   *RestartWorkload    `protobuf:"bytes,9,opt,name=workload,proto3" json:"workload,omitempty"`
+	// As in ListRestartsResponse.
+	Round           *RestartRound `protobuf:"bytes,10,opt,name=round,proto3" json:"round,omitempty"`
+	MissingReplicas []string      `protobuf:"bytes,11,rep,name=missing_replicas,json=missingReplicas,proto3" json:"missing_replicas,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *ExplainRestartResponse) Reset() {
+	*x = ExplainRestartResponse{}
+	mi := &file_admin_v1_admin_proto_msgTypes[51]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainRestartResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainRestartResponse) ProtoMessage() {}
+
+func (x *ExplainRestartResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_v1_admin_proto_msgTypes[51]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainRestartResponse.ProtoReflect.Descriptor instead.
+func (*ExplainRestartResponse) Descriptor() ([]byte, []int) {
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{51}
+}
+
+func (x *ExplainRestartResponse) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *ExplainRestartResponse) GetPod() string {
+	if x != nil {
+		return x.Pod
+	}
+	return ""
+}
+
+func (x *ExplainRestartResponse) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *ExplainRestartResponse) GetReady() bool {
+	if x != nil {
+		return x.Ready
+	}
+	return false
+}
+
+func (x *ExplainRestartResponse) GetAgent() *AgentState {
+	if x != nil {
+		return x.Agent
+	}
+	return nil
+}
+
+func (x *ExplainRestartResponse) GetAgentVersion() string {
+	if x != nil {
+		return x.AgentVersion
+	}
+	return ""
+}
+
+func (x *ExplainRestartResponse) GetAgentOutdated() bool {
+	if x != nil {
+		return x.AgentOutdated
+	}
+	return false
+}
+
+func (x *ExplainRestartResponse) GetContainers() []*GuardedContainer {
+	if x != nil {
+		return x.Containers
+	}
+	return nil
+}
+
+func (x *ExplainRestartResponse) GetWorkload() *RestartWorkload {
+	if x != nil {
+		return x.Workload
+	}
+	return nil
+}
+
+func (x *ExplainRestartResponse) GetRound() *RestartRound {
+	if x != nil {
+		return x.Round
+	}
+	return nil
+}
+
+func (x *ExplainRestartResponse) GetMissingReplicas() []string {
+	if x != nil {
+		return x.MissingReplicas
+	}
+	return nil
+}
+
+type GuardedContainer struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Its restart count.
+	Restarts uint32                 `protobuf:"varint,2,opt,name=restarts,proto3" json:"restarts,omitempty"`
+	Check    GuardedContainer_Check `protobuf:"varint,3,opt,name=check,proto3,enum=sonde.admin.v1.GuardedContainer_Check" json:"check,omitempty"`
+	// Since when it fails.
+	Since *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=since,proto3" json:"since,omitempty"`
+	// As in Restart.
+	Failure string `protobuf:"bytes,5,opt,name=failure,proto3" json:"failure,omitempty"`
+	// Absent of one that neither fails nor restarts.
+	Restart       *Restart `protobuf:"bytes,6,opt,name=restart,proto3" json:"restart,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GuardedContainer) Reset() {
+	*x = GuardedContainer{}
+	mi := &file_admin_v1_admin_proto_msgTypes[52]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GuardedContainer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GuardedContainer) ProtoMessage() {}
+
+func (x *GuardedContainer) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_v1_admin_proto_msgTypes[52]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GuardedContainer.ProtoReflect.Descriptor instead.
+func (*GuardedContainer) Descriptor() ([]byte, []int) {
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{52}
+}
+
+func (x *GuardedContainer) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *GuardedContainer) GetRestarts() uint32 {
+	if x != nil {
+		return x.Restarts
+	}
+	return 0
+}
+
+func (x *GuardedContainer) GetCheck() GuardedContainer_Check {
+	if x != nil {
+		return x.Check
+	}
+	return GuardedContainer_CHECK_UNSPECIFIED
+}
+
+func (x *GuardedContainer) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *GuardedContainer) GetFailure() string {
+	if x != nil {
+		return x.Failure
+	}
+	return ""
+}
+
+func (x *GuardedContainer) GetRestart() *Restart {
+	if x != nil {
+		return x.Restart
+	}
+	return nil
+}
+
+// RestartWorkload is what counts of a workload for its next restart.
+type RestartWorkload struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Kind/namespace/name.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Pods that are desired, and those that are Ready, are not being deleted, and have no restart in progress.
+	Replicas  uint32 `protobuf:"varint,2,opt,name=replicas,proto3" json:"replicas,omitempty"`
+	Available uint32 `protobuf:"varint,3,opt,name=available,proto3" json:"available,omitempty"`
+	// How many may be unavailable, or restart at a time, and what says so.
+	MaxUnavailable uint32 `protobuf:"varint,4,opt,name=max_unavailable,json=maxUnavailable,proto3" json:"max_unavailable,omitempty"`
+	Source         string `protobuf:"bytes,5,opt,name=source,proto3" json:"source,omitempty"`
+	InProgress     uint32 `protobuf:"varint,6,opt,name=in_progress,json=inProgress,proto3" json:"in_progress,omitempty"`
+	// Restarts of pods with the template of the pod that was asked for have not helped.
+	Unhelpful bool `protobuf:"varint,7,opt,name=unhelpful,proto3" json:"unhelpful,omitempty"`
+	// Those in progress first, then the newest. Of others those of the last hour, or that still count.
+	Grants []*RestartGrant `protobuf:"bytes,8,rep,name=grants,proto3" json:"grants,omitempty"`
+	// How many there are beside these.
+	LeftOut       uint32 `protobuf:"varint,9,opt,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RestartWorkload) Reset() {
+	*x = RestartWorkload{}
+	mi := &file_admin_v1_admin_proto_msgTypes[53]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RestartWorkload) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RestartWorkload) ProtoMessage() {}
+
+func (x *RestartWorkload) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_v1_admin_proto_msgTypes[53]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RestartWorkload.ProtoReflect.Descriptor instead.
+func (*RestartWorkload) Descriptor() ([]byte, []int) {
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{53}
+}
+
+func (x *RestartWorkload) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *RestartWorkload) GetReplicas() uint32 {
+	if x != nil {
+		return x.Replicas
+	}
+	return 0
+}
+
+func (x *RestartWorkload) GetAvailable() uint32 {
+	if x != nil {
+		return x.Available
+	}
+	return 0
+}
+
+func (x *RestartWorkload) GetMaxUnavailable() uint32 {
+	if x != nil {
+		return x.MaxUnavailable
+	}
+	return 0
+}
+
+func (x *RestartWorkload) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *RestartWorkload) GetInProgress() uint32 {
+	if x != nil {
+		return x.InProgress
+	}
+	return 0
+}
+
+func (x *RestartWorkload) GetUnhelpful() bool {
+	if x != nil {
+		return x.Unhelpful
+	}
+	return false
+}
+
+func (x *RestartWorkload) GetGrants() []*RestartGrant {
+	if x != nil {
+		return x.Grants
+	}
+	return nil
+}
+
+func (x *RestartWorkload) GetLeftOut() uint32 {
+	if x != nil {
+		return x.LeftOut
+	}
+	return 0
+}
+
+// RestartGrant as in sonde.dev/v1alpha1.
+type RestartGrant struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Pod       string                 `protobuf:"bytes,1,opt,name=pod,proto3" json:"pod,omitempty"`
+	Container string                 `protobuf:"bytes,2,opt,name=container,proto3" json:"container,omitempty"`
+	// The restart count with which it was granted.
+	Restarts uint32 `protobuf:"varint,3,opt,name=restarts,proto3" json:"restarts,omitempty"`
+	DryRun   bool   `protobuf:"varint,4,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	// Empty of one that is open, else refunded, spent, helped, unhelpful or released.
+	Outcome string                 `protobuf:"bytes,5,opt,name=outcome,proto3" json:"outcome,omitempty"`
+	Granted *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=granted,proto3" json:"granted,omitempty"`
+	// When the restart was seen, when it was not in progress any more, and when it was seen whether it has helped. Absent before.
+	Spent  *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=spent,proto3" json:"spent,omitempty"`
+	Ended  *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=ended,proto3" json:"ended,omitempty"`
+	Judged *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=judged,proto3" json:"judged,omitempty"`
+	// It takes a place of its workload: it has not ended, and its pod is there.
+	InProgress    bool `protobuf:"varint,10,opt,name=in_progress,json=inProgress,proto3" json:"in_progress,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RestartGrant) Reset() {
+	*x = RestartGrant{}
+	mi := &file_admin_v1_admin_proto_msgTypes[54]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RestartGrant) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RestartGrant) ProtoMessage() {}
+
+func (x *RestartGrant) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_v1_admin_proto_msgTypes[54]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RestartGrant.ProtoReflect.Descriptor instead.
+func (*RestartGrant) Descriptor() ([]byte, []int) {
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{54}
+}
+
+func (x *RestartGrant) GetPod() string {
+	if x != nil {
+		return x.Pod
+	}
+	return ""
+}
+
+func (x *RestartGrant) GetContainer() string {
+	if x != nil {
+		return x.Container
+	}
+	return ""
+}
+
+func (x *RestartGrant) GetRestarts() uint32 {
+	if x != nil {
+		return x.Restarts
+	}
+	return 0
+}
+
+func (x *RestartGrant) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+func (x *RestartGrant) GetOutcome() string {
+	if x != nil {
+		return x.Outcome
+	}
+	return ""
+}
+
+func (x *RestartGrant) GetGranted() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Granted
+	}
+	return nil
+}
+
+func (x *RestartGrant) GetSpent() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Spent
+	}
+	return nil
+}
+
+func (x *RestartGrant) GetEnded() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Ended
+	}
+	return nil
+}
+
+func (x *RestartGrant) GetJudged() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Judged
+	}
+	return nil
+}
+
+func (x *RestartGrant) GetInProgress() bool {
+	if x != nil {
+		return x.InProgress
+	}
+	return false
+}
+
+type ReleaseRestartsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of a workload that is named without one.
+	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Kind/namespace/name, or kind/name with the namespace above. The kind may be in lower case, or deploy, sts, ds or po.
+	Workload      string `protobuf:"bytes,2,opt,name=workload,proto3" json:"workload,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReleaseRestartsRequest) Reset() {
+	*x = ReleaseRestartsRequest{}
+	mi := &file_admin_v1_admin_proto_msgTypes[55]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReleaseRestartsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReleaseRestartsRequest) ProtoMessage() {}
+
+func (x *ReleaseRestartsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_v1_admin_proto_msgTypes[55]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReleaseRestartsRequest.ProtoReflect.Descriptor instead.
+func (*ReleaseRestartsRequest) Descriptor() ([]byte, []int) {
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{55}
+}
+
+func (x *ReleaseRestartsRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *ReleaseRestartsRequest) GetWorkload() string {
+	if x != nil {
+		return x.Workload
+	}
+	return ""
+}
+
+type ReleaseRestartsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Kind/namespace/name.
+	Workload string `protobuf:"bytes,1,opt,name=workload,proto3" json:"workload,omitempty"`
+	// How many restarts that did not help count no more; 0 for a workload that did not wait.
+	Released      uint32 `protobuf:"varint,2,opt,name=released,proto3" json:"released,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReleaseRestartsResponse) Reset() {
+	*x = ReleaseRestartsResponse{}
+	mi := &file_admin_v1_admin_proto_msgTypes[56]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReleaseRestartsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReleaseRestartsResponse) ProtoMessage() {}
+
+func (x *ReleaseRestartsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_v1_admin_proto_msgTypes[56]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReleaseRestartsResponse.ProtoReflect.Descriptor instead.
+func (*ReleaseRestartsResponse) Descriptor() ([]byte, []int) {
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{56}
+}
+
+func (x *ReleaseRestartsResponse) GetWorkload() string {
+	if x != nil {
+		return x.Workload
+	}
+	return ""
+}
+
+func (x *ReleaseRestartsResponse) GetReleased() uint32 {
+	if x != nil {
+		return x.Released
+	}
+	return 0
+}
+
 var File_admin_v1_admin_proto protoreflect.FileDescriptor
 
 const file_admin_v1_admin_proto_rawDesc = "" +
@@ -3373,8 +4564,114 @@ const file_admin_v1_admin_proto_rawDesc = "" +
 	"\fHealthChange\x12*\n" +
 	"\x02at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12:\n" +
 	"\x06status\x18\x02 \x01(\x0e2\".sonde.admin.v1.HealthCheck.StatusR\x06status\x12\x16\n" +
-	"\x06reason\x18\x03 \x01(\tR\x06reason2\x83\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"3\n" +
+	"\x13ListRestartsRequest\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\"\xe1\x01\n" +
+	"\x14ListRestartsResponse\x123\n" +
+	"\brestarts\x18\x01 \x03(\v2\x17.sonde.admin.v1.RestartR\brestarts\x122\n" +
+	"\x05round\x18\x02 \x01(\v2\x1c.sonde.admin.v1.RestartRoundR\x05round\x12\x1c\n" +
+	"\tunhelpful\x18\x03 \x03(\tR\tunhelpful\x12\x18\n" +
+	"\aguarded\x18\x04 \x01(\rR\aguarded\x12(\n" +
+	"\x04tail\x18\x05 \x01(\v2\x14.sonde.admin.v1.TailR\x04tail\"\xf1\x01\n" +
+	"\fRestartRound\x12\x18\n" +
+	"\areplica\x18\x01 \x01(\tR\areplica\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\x03R\x05epoch\x12*\n" +
+	"\x02at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x12\n" +
+	"\x04mode\x18\x04 \x01(\tR\x04mode\x12!\n" +
+	"\fbreaker_open\x18\x05 \x01(\bR\vbreakerOpen\x12\x16\n" +
+	"\x06failed\x18\x06 \x01(\rR\x06failed\x12\x1c\n" +
+	"\tworkloads\x18\a \x01(\rR\tworkloads\x12\x18\n" +
+	"\aguarded\x18\b \x01(\rR\aguarded\"\x9c\x03\n" +
+	"\aRestart\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x10\n" +
+	"\x03pod\x18\x02 \x01(\tR\x03pod\x12\x1c\n" +
+	"\tcontainer\x18\x03 \x01(\tR\tcontainer\x12\x1a\n" +
+	"\bworkload\x18\x04 \x01(\tR\bworkload\x123\n" +
+	"\x05state\x18\x05 \x01(\x0e2\x1d.sonde.admin.v1.Restart.StateR\x05state\x120\n" +
+	"\x05since\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x10\n" +
+	"\x03why\x18\a \x01(\tR\x03why\x12\x18\n" +
+	"\afailure\x18\b \x01(\tR\afailure\x12;\n" +
+	"\bdecision\x18\t \x01(\v2\x1f.sonde.admin.v1.RestartDecisionR\bdecision\"W\n" +
+	"\x05State\x12\x15\n" +
+	"\x11STATE_UNSPECIFIED\x10\x00\x12\v\n" +
+	"\aWAITING\x10\x01\x12\v\n" +
+	"\aGRANTED\x10\x02\x12\x0e\n" +
 	"\n" +
+	"RESTARTING\x10\x03\x12\r\n" +
+	"\tUNHELPFUL\x10\x04\"\x81\x02\n" +
+	"\x0fRestartDecision\x12\x17\n" +
+	"\apod_uid\x18\x01 \x01(\tR\x06podUid\x12\x1c\n" +
+	"\tcontainer\x18\x02 \x01(\tR\tcontainer\x12\x18\n" +
+	"\averdict\x18\x03 \x01(\tR\averdict\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x17\n" +
+	"\adry_run\x18\x05 \x01(\bR\x06dryRun\x12\x14\n" +
+	"\x05count\x18\x06 \x01(\rR\x05count\x12\x14\n" +
+	"\x05limit\x18\a \x01(\rR\x05limit\x12\x16\n" +
+	"\x06source\x18\b \x01(\tR\x06source\x12\x12\n" +
+	"\x04text\x18\t \x01(\tR\x04text\x12\x14\n" +
+	"\x05needs\x18\n" +
+	" \x01(\tR\x05needs\"G\n" +
+	"\x15ExplainRestartRequest\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x10\n" +
+	"\x03pod\x18\x02 \x01(\tR\x03pod\"\xce\x03\n" +
+	"\x16ExplainRestartResponse\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x10\n" +
+	"\x03pod\x18\x02 \x01(\tR\x03pod\x12\x12\n" +
+	"\x04node\x18\x03 \x01(\tR\x04node\x12\x14\n" +
+	"\x05ready\x18\x04 \x01(\bR\x05ready\x120\n" +
+	"\x05agent\x18\x05 \x01(\v2\x1a.sonde.admin.v1.AgentStateR\x05agent\x12#\n" +
+	"\ragent_version\x18\x06 \x01(\tR\fagentVersion\x12%\n" +
+	"\x0eagent_outdated\x18\a \x01(\bR\ragentOutdated\x12@\n" +
+	"\n" +
+	"containers\x18\b \x03(\v2 .sonde.admin.v1.GuardedContainerR\n" +
+	"containers\x12;\n" +
+	"\bworkload\x18\t \x01(\v2\x1f.sonde.admin.v1.RestartWorkloadR\bworkload\x122\n" +
+	"\x05round\x18\n" +
+	" \x01(\v2\x1c.sonde.admin.v1.RestartRoundR\x05round\x12)\n" +
+	"\x10missing_replicas\x18\v \x03(\tR\x0fmissingReplicas\"\xc3\x02\n" +
+	"\x10GuardedContainer\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
+	"\brestarts\x18\x02 \x01(\rR\brestarts\x12<\n" +
+	"\x05check\x18\x03 \x01(\x0e2&.sonde.admin.v1.GuardedContainer.CheckR\x05check\x120\n" +
+	"\x05since\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x18\n" +
+	"\afailure\x18\x05 \x01(\tR\afailure\x121\n" +
+	"\arestart\x18\x06 \x01(\v2\x17.sonde.admin.v1.RestartR\arestart\"B\n" +
+	"\x05Check\x12\x15\n" +
+	"\x11CHECK_UNSPECIFIED\x10\x00\x12\n" +
+	"\n" +
+	"\x06PASSES\x10\x01\x12\t\n" +
+	"\x05FAILS\x10\x02\x12\v\n" +
+	"\aUNKNOWN\x10\x03\"\xb0\x02\n" +
+	"\x0fRestartWorkload\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
+	"\breplicas\x18\x02 \x01(\rR\breplicas\x12\x1c\n" +
+	"\tavailable\x18\x03 \x01(\rR\tavailable\x12'\n" +
+	"\x0fmax_unavailable\x18\x04 \x01(\rR\x0emaxUnavailable\x12\x16\n" +
+	"\x06source\x18\x05 \x01(\tR\x06source\x12\x1f\n" +
+	"\vin_progress\x18\x06 \x01(\rR\n" +
+	"inProgress\x12\x1c\n" +
+	"\tunhelpful\x18\a \x01(\bR\tunhelpful\x124\n" +
+	"\x06grants\x18\b \x03(\v2\x1c.sonde.admin.v1.RestartGrantR\x06grants\x12\x19\n" +
+	"\bleft_out\x18\t \x01(\rR\aleftOut\"\xfc\x02\n" +
+	"\fRestartGrant\x12\x10\n" +
+	"\x03pod\x18\x01 \x01(\tR\x03pod\x12\x1c\n" +
+	"\tcontainer\x18\x02 \x01(\tR\tcontainer\x12\x1a\n" +
+	"\brestarts\x18\x03 \x01(\rR\brestarts\x12\x17\n" +
+	"\adry_run\x18\x04 \x01(\bR\x06dryRun\x12\x18\n" +
+	"\aoutcome\x18\x05 \x01(\tR\aoutcome\x124\n" +
+	"\agranted\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\agranted\x120\n" +
+	"\x05spent\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x05spent\x120\n" +
+	"\x05ended\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\x05ended\x122\n" +
+	"\x06judged\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\x06judged\x12\x1f\n" +
+	"\vin_progress\x18\n" +
+	" \x01(\bR\n" +
+	"inProgress\"R\n" +
+	"\x16ReleaseRestartsRequest\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x1a\n" +
+	"\bworkload\x18\x02 \x01(\tR\bworkload\"Q\n" +
+	"\x17ReleaseRestartsResponse\x12\x1a\n" +
+	"\bworkload\x18\x01 \x01(\tR\bworkload\x12\x1a\n" +
+	"\breleased\x18\x02 \x01(\rR\breleased2\xa3\f\n" +
 	"\fAdminService\x12S\n" +
 	"\n" +
 	"ListMeshes\x12!.sonde.admin.v1.ListMeshesRequest\x1a\".sonde.admin.v1.ListMeshesResponse\x12_\n" +
@@ -3389,7 +4686,10 @@ const file_admin_v1_admin_proto_rawDesc = "" +
 	"\vGetRotation\x12\".sonde.admin.v1.GetRotationRequest\x1a\x18.sonde.admin.v1.Rotation\x12S\n" +
 	"\x0fRotateServingCA\x12&.sonde.admin.v1.RotateServingCARequest\x1a\x18.sonde.admin.v1.Rotation\x12Y\n" +
 	"\x12GetServingRotation\x12).sonde.admin.v1.GetServingRotationRequest\x1a\x18.sonde.admin.v1.Rotation\x12_\n" +
-	"\x0eDrainDataplane\x12%.sonde.admin.v1.DrainDataplaneRequest\x1a&.sonde.admin.v1.DrainDataplaneResponse\x12E\n" +
+	"\x0eDrainDataplane\x12%.sonde.admin.v1.DrainDataplaneRequest\x1a&.sonde.admin.v1.DrainDataplaneResponse\x12Y\n" +
+	"\fListRestarts\x12#.sonde.admin.v1.ListRestartsRequest\x1a$.sonde.admin.v1.ListRestartsResponse\x12_\n" +
+	"\x0eExplainRestart\x12%.sonde.admin.v1.ExplainRestartRequest\x1a&.sonde.admin.v1.ExplainRestartResponse\x12b\n" +
+	"\x0fReleaseRestarts\x12&.sonde.admin.v1.ReleaseRestartsRequest\x1a'.sonde.admin.v1.ReleaseRestartsResponse\x12E\n" +
 	"\tGetHealth\x12 .sonde.admin.v1.GetHealthRequest\x1a\x16.sonde.admin.v1.HealthB2Z0github.com/sonde-mesh/sonde/api/admin/v1;adminv1b\x06proto3"
 
 var (
@@ -3404,143 +4704,182 @@ func file_admin_v1_admin_proto_rawDescGZIP() []byte {
 	return file_admin_v1_admin_proto_rawDescData
 }
 
-var file_admin_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
+var file_admin_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
+var file_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 57)
 var file_admin_v1_admin_proto_goTypes = []any{
 	(Endpoint_Health)(0),                   // 0: sonde.admin.v1.Endpoint.Health
 	(AgentState_Phase)(0),                  // 1: sonde.admin.v1.AgentState.Phase
 	(Rotation_Step)(0),                     // 2: sonde.admin.v1.Rotation.Step
 	(HealthCheck_Status)(0),                // 3: sonde.admin.v1.HealthCheck.Status
-	(*Filter)(nil),                         // 4: sonde.admin.v1.Filter
-	(*Tail)(nil),                           // 5: sonde.admin.v1.Tail
-	(*Problem)(nil),                        // 6: sonde.admin.v1.Problem
-	(*DrainDataplaneRequest)(nil),          // 7: sonde.admin.v1.DrainDataplaneRequest
-	(*DrainDataplaneResponse)(nil),         // 8: sonde.admin.v1.DrainDataplaneResponse
-	(*ListMeshesRequest)(nil),              // 9: sonde.admin.v1.ListMeshesRequest
-	(*ListMeshesResponse)(nil),             // 10: sonde.admin.v1.ListMeshesResponse
-	(*Mesh)(nil),                           // 11: sonde.admin.v1.Mesh
-	(*ListDataplanesRequest)(nil),          // 12: sonde.admin.v1.ListDataplanesRequest
-	(*ListDataplanesResponse)(nil),         // 13: sonde.admin.v1.ListDataplanesResponse
-	(*Dataplane)(nil),                      // 14: sonde.admin.v1.Dataplane
-	(*InboundHealth)(nil),                  // 15: sonde.admin.v1.InboundHealth
-	(*ListServicesRequest)(nil),            // 16: sonde.admin.v1.ListServicesRequest
-	(*ListServicesResponse)(nil),           // 17: sonde.admin.v1.ListServicesResponse
-	(*Service)(nil),                        // 18: sonde.admin.v1.Service
-	(*ListMeshServicesRequest)(nil),        // 19: sonde.admin.v1.ListMeshServicesRequest
-	(*ListMeshServicesResponse)(nil),       // 20: sonde.admin.v1.ListMeshServicesResponse
-	(*MeshService)(nil),                    // 21: sonde.admin.v1.MeshService
-	(*MeshServicePort)(nil),                // 22: sonde.admin.v1.MeshServicePort
-	(*Endpoint)(nil),                       // 23: sonde.admin.v1.Endpoint
-	(*ListProxiesRequest)(nil),             // 24: sonde.admin.v1.ListProxiesRequest
-	(*ListProxiesResponse)(nil),            // 25: sonde.admin.v1.ListProxiesResponse
-	(*Proxy)(nil),                          // 26: sonde.admin.v1.Proxy
-	(*AgentState)(nil),                     // 27: sonde.admin.v1.AgentState
-	(*Agent)(nil),                          // 28: sonde.admin.v1.Agent
-	(*Stream)(nil),                         // 29: sonde.admin.v1.Stream
-	(*TypeStatus)(nil),                     // 30: sonde.admin.v1.TypeStatus
-	(*Nack)(nil),                           // 31: sonde.admin.v1.Nack
-	(*InspectDataplaneRequest)(nil),        // 32: sonde.admin.v1.InspectDataplaneRequest
-	(*InspectDataplaneResponse)(nil),       // 33: sonde.admin.v1.InspectDataplaneResponse
-	(*InspectEnvoyRequest)(nil),            // 34: sonde.admin.v1.InspectEnvoyRequest
-	(*InspectEnvoyPart)(nil),               // 35: sonde.admin.v1.InspectEnvoyPart
-	(*GenerateDataplaneTokenRequest)(nil),  // 36: sonde.admin.v1.GenerateDataplaneTokenRequest
-	(*GenerateDataplaneTokenResponse)(nil), // 37: sonde.admin.v1.GenerateDataplaneTokenResponse
-	(*RotateCARequest)(nil),                // 38: sonde.admin.v1.RotateCARequest
-	(*GetRotationRequest)(nil),             // 39: sonde.admin.v1.GetRotationRequest
-	(*RotateServingCARequest)(nil),         // 40: sonde.admin.v1.RotateServingCARequest
-	(*GetServingRotationRequest)(nil),      // 41: sonde.admin.v1.GetServingRotationRequest
-	(*Rotation)(nil),                       // 42: sonde.admin.v1.Rotation
-	(*WaitingReplica)(nil),                 // 43: sonde.admin.v1.WaitingReplica
-	(*Waiting)(nil),                        // 44: sonde.admin.v1.Waiting
-	(*GetHealthRequest)(nil),               // 45: sonde.admin.v1.GetHealthRequest
-	(*Health)(nil),                         // 46: sonde.admin.v1.Health
-	(*HealthCheck)(nil),                    // 47: sonde.admin.v1.HealthCheck
-	(*HealthChange)(nil),                   // 48: sonde.admin.v1.HealthChange
-	(*timestamppb.Timestamp)(nil),          // 49: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),            // 50: google.protobuf.Duration
+	(Restart_State)(0),                     // 4: sonde.admin.v1.Restart.State
+	(GuardedContainer_Check)(0),            // 5: sonde.admin.v1.GuardedContainer.Check
+	(*Filter)(nil),                         // 6: sonde.admin.v1.Filter
+	(*Tail)(nil),                           // 7: sonde.admin.v1.Tail
+	(*Problem)(nil),                        // 8: sonde.admin.v1.Problem
+	(*DrainDataplaneRequest)(nil),          // 9: sonde.admin.v1.DrainDataplaneRequest
+	(*DrainDataplaneResponse)(nil),         // 10: sonde.admin.v1.DrainDataplaneResponse
+	(*ListMeshesRequest)(nil),              // 11: sonde.admin.v1.ListMeshesRequest
+	(*ListMeshesResponse)(nil),             // 12: sonde.admin.v1.ListMeshesResponse
+	(*Mesh)(nil),                           // 13: sonde.admin.v1.Mesh
+	(*ListDataplanesRequest)(nil),          // 14: sonde.admin.v1.ListDataplanesRequest
+	(*ListDataplanesResponse)(nil),         // 15: sonde.admin.v1.ListDataplanesResponse
+	(*Dataplane)(nil),                      // 16: sonde.admin.v1.Dataplane
+	(*InboundHealth)(nil),                  // 17: sonde.admin.v1.InboundHealth
+	(*ListServicesRequest)(nil),            // 18: sonde.admin.v1.ListServicesRequest
+	(*ListServicesResponse)(nil),           // 19: sonde.admin.v1.ListServicesResponse
+	(*Service)(nil),                        // 20: sonde.admin.v1.Service
+	(*ListMeshServicesRequest)(nil),        // 21: sonde.admin.v1.ListMeshServicesRequest
+	(*ListMeshServicesResponse)(nil),       // 22: sonde.admin.v1.ListMeshServicesResponse
+	(*MeshService)(nil),                    // 23: sonde.admin.v1.MeshService
+	(*MeshServicePort)(nil),                // 24: sonde.admin.v1.MeshServicePort
+	(*Endpoint)(nil),                       // 25: sonde.admin.v1.Endpoint
+	(*ListProxiesRequest)(nil),             // 26: sonde.admin.v1.ListProxiesRequest
+	(*ListProxiesResponse)(nil),            // 27: sonde.admin.v1.ListProxiesResponse
+	(*Proxy)(nil),                          // 28: sonde.admin.v1.Proxy
+	(*AgentState)(nil),                     // 29: sonde.admin.v1.AgentState
+	(*Agent)(nil),                          // 30: sonde.admin.v1.Agent
+	(*Stream)(nil),                         // 31: sonde.admin.v1.Stream
+	(*TypeStatus)(nil),                     // 32: sonde.admin.v1.TypeStatus
+	(*Nack)(nil),                           // 33: sonde.admin.v1.Nack
+	(*InspectDataplaneRequest)(nil),        // 34: sonde.admin.v1.InspectDataplaneRequest
+	(*InspectDataplaneResponse)(nil),       // 35: sonde.admin.v1.InspectDataplaneResponse
+	(*InspectEnvoyRequest)(nil),            // 36: sonde.admin.v1.InspectEnvoyRequest
+	(*InspectEnvoyPart)(nil),               // 37: sonde.admin.v1.InspectEnvoyPart
+	(*GenerateDataplaneTokenRequest)(nil),  // 38: sonde.admin.v1.GenerateDataplaneTokenRequest
+	(*GenerateDataplaneTokenResponse)(nil), // 39: sonde.admin.v1.GenerateDataplaneTokenResponse
+	(*RotateCARequest)(nil),                // 40: sonde.admin.v1.RotateCARequest
+	(*GetRotationRequest)(nil),             // 41: sonde.admin.v1.GetRotationRequest
+	(*RotateServingCARequest)(nil),         // 42: sonde.admin.v1.RotateServingCARequest
+	(*GetServingRotationRequest)(nil),      // 43: sonde.admin.v1.GetServingRotationRequest
+	(*Rotation)(nil),                       // 44: sonde.admin.v1.Rotation
+	(*WaitingReplica)(nil),                 // 45: sonde.admin.v1.WaitingReplica
+	(*Waiting)(nil),                        // 46: sonde.admin.v1.Waiting
+	(*GetHealthRequest)(nil),               // 47: sonde.admin.v1.GetHealthRequest
+	(*Health)(nil),                         // 48: sonde.admin.v1.Health
+	(*HealthCheck)(nil),                    // 49: sonde.admin.v1.HealthCheck
+	(*HealthChange)(nil),                   // 50: sonde.admin.v1.HealthChange
+	(*ListRestartsRequest)(nil),            // 51: sonde.admin.v1.ListRestartsRequest
+	(*ListRestartsResponse)(nil),           // 52: sonde.admin.v1.ListRestartsResponse
+	(*RestartRound)(nil),                   // 53: sonde.admin.v1.RestartRound
+	(*Restart)(nil),                        // 54: sonde.admin.v1.Restart
+	(*RestartDecision)(nil),                // 55: sonde.admin.v1.RestartDecision
+	(*ExplainRestartRequest)(nil),          // 56: sonde.admin.v1.ExplainRestartRequest
+	(*ExplainRestartResponse)(nil),         // 57: sonde.admin.v1.ExplainRestartResponse
+	(*GuardedContainer)(nil),               // 58: sonde.admin.v1.GuardedContainer
+	(*RestartWorkload)(nil),                // 59: sonde.admin.v1.RestartWorkload
+	(*RestartGrant)(nil),                   // 60: sonde.admin.v1.RestartGrant
+	(*ReleaseRestartsRequest)(nil),         // 61: sonde.admin.v1.ReleaseRestartsRequest
+	(*ReleaseRestartsResponse)(nil),        // 62: sonde.admin.v1.ReleaseRestartsResponse
+	(*timestamppb.Timestamp)(nil),          // 63: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),            // 64: google.protobuf.Duration
 }
 var file_admin_v1_admin_proto_depIdxs = []int32{
-	6,  // 0: sonde.admin.v1.Tail.problems:type_name -> sonde.admin.v1.Problem
-	4,  // 1: sonde.admin.v1.ListMeshesRequest.filter:type_name -> sonde.admin.v1.Filter
-	11, // 2: sonde.admin.v1.ListMeshesResponse.meshes:type_name -> sonde.admin.v1.Mesh
-	5,  // 3: sonde.admin.v1.ListMeshesResponse.tail:type_name -> sonde.admin.v1.Tail
-	49, // 4: sonde.admin.v1.Mesh.ca_expires:type_name -> google.protobuf.Timestamp
-	4,  // 5: sonde.admin.v1.ListDataplanesRequest.filter:type_name -> sonde.admin.v1.Filter
-	14, // 6: sonde.admin.v1.ListDataplanesResponse.dataplanes:type_name -> sonde.admin.v1.Dataplane
-	5,  // 7: sonde.admin.v1.ListDataplanesResponse.tail:type_name -> sonde.admin.v1.Tail
-	15, // 8: sonde.admin.v1.Dataplane.inbounds:type_name -> sonde.admin.v1.InboundHealth
+	8,  // 0: sonde.admin.v1.Tail.problems:type_name -> sonde.admin.v1.Problem
+	6,  // 1: sonde.admin.v1.ListMeshesRequest.filter:type_name -> sonde.admin.v1.Filter
+	13, // 2: sonde.admin.v1.ListMeshesResponse.meshes:type_name -> sonde.admin.v1.Mesh
+	7,  // 3: sonde.admin.v1.ListMeshesResponse.tail:type_name -> sonde.admin.v1.Tail
+	63, // 4: sonde.admin.v1.Mesh.ca_expires:type_name -> google.protobuf.Timestamp
+	6,  // 5: sonde.admin.v1.ListDataplanesRequest.filter:type_name -> sonde.admin.v1.Filter
+	16, // 6: sonde.admin.v1.ListDataplanesResponse.dataplanes:type_name -> sonde.admin.v1.Dataplane
+	7,  // 7: sonde.admin.v1.ListDataplanesResponse.tail:type_name -> sonde.admin.v1.Tail
+	17, // 8: sonde.admin.v1.Dataplane.inbounds:type_name -> sonde.admin.v1.InboundHealth
 	0,  // 9: sonde.admin.v1.InboundHealth.health:type_name -> sonde.admin.v1.Endpoint.Health
-	4,  // 10: sonde.admin.v1.ListServicesRequest.filter:type_name -> sonde.admin.v1.Filter
-	18, // 11: sonde.admin.v1.ListServicesResponse.services:type_name -> sonde.admin.v1.Service
-	5,  // 12: sonde.admin.v1.ListServicesResponse.tail:type_name -> sonde.admin.v1.Tail
-	23, // 13: sonde.admin.v1.Service.endpoints:type_name -> sonde.admin.v1.Endpoint
-	4,  // 14: sonde.admin.v1.ListMeshServicesRequest.filter:type_name -> sonde.admin.v1.Filter
-	21, // 15: sonde.admin.v1.ListMeshServicesResponse.mesh_services:type_name -> sonde.admin.v1.MeshService
-	5,  // 16: sonde.admin.v1.ListMeshServicesResponse.tail:type_name -> sonde.admin.v1.Tail
-	22, // 17: sonde.admin.v1.MeshService.ports:type_name -> sonde.admin.v1.MeshServicePort
+	6,  // 10: sonde.admin.v1.ListServicesRequest.filter:type_name -> sonde.admin.v1.Filter
+	20, // 11: sonde.admin.v1.ListServicesResponse.services:type_name -> sonde.admin.v1.Service
+	7,  // 12: sonde.admin.v1.ListServicesResponse.tail:type_name -> sonde.admin.v1.Tail
+	25, // 13: sonde.admin.v1.Service.endpoints:type_name -> sonde.admin.v1.Endpoint
+	6,  // 14: sonde.admin.v1.ListMeshServicesRequest.filter:type_name -> sonde.admin.v1.Filter
+	23, // 15: sonde.admin.v1.ListMeshServicesResponse.mesh_services:type_name -> sonde.admin.v1.MeshService
+	7,  // 16: sonde.admin.v1.ListMeshServicesResponse.tail:type_name -> sonde.admin.v1.Tail
+	24, // 17: sonde.admin.v1.MeshService.ports:type_name -> sonde.admin.v1.MeshServicePort
 	0,  // 18: sonde.admin.v1.Endpoint.health:type_name -> sonde.admin.v1.Endpoint.Health
-	49, // 19: sonde.admin.v1.Endpoint.agent_lost_since:type_name -> google.protobuf.Timestamp
-	4,  // 20: sonde.admin.v1.ListProxiesRequest.filter:type_name -> sonde.admin.v1.Filter
-	26, // 21: sonde.admin.v1.ListProxiesResponse.proxies:type_name -> sonde.admin.v1.Proxy
-	5,  // 22: sonde.admin.v1.ListProxiesResponse.tail:type_name -> sonde.admin.v1.Tail
-	28, // 23: sonde.admin.v1.Proxy.agent:type_name -> sonde.admin.v1.Agent
-	29, // 24: sonde.admin.v1.Proxy.streams:type_name -> sonde.admin.v1.Stream
-	27, // 25: sonde.admin.v1.Proxy.agent_state:type_name -> sonde.admin.v1.AgentState
+	63, // 19: sonde.admin.v1.Endpoint.agent_lost_since:type_name -> google.protobuf.Timestamp
+	6,  // 20: sonde.admin.v1.ListProxiesRequest.filter:type_name -> sonde.admin.v1.Filter
+	28, // 21: sonde.admin.v1.ListProxiesResponse.proxies:type_name -> sonde.admin.v1.Proxy
+	7,  // 22: sonde.admin.v1.ListProxiesResponse.tail:type_name -> sonde.admin.v1.Tail
+	30, // 23: sonde.admin.v1.Proxy.agent:type_name -> sonde.admin.v1.Agent
+	31, // 24: sonde.admin.v1.Proxy.streams:type_name -> sonde.admin.v1.Stream
+	29, // 25: sonde.admin.v1.Proxy.agent_state:type_name -> sonde.admin.v1.AgentState
 	1,  // 26: sonde.admin.v1.AgentState.phase:type_name -> sonde.admin.v1.AgentState.Phase
-	49, // 27: sonde.admin.v1.AgentState.since:type_name -> google.protobuf.Timestamp
-	49, // 28: sonde.admin.v1.Agent.connected_since:type_name -> google.protobuf.Timestamp
-	49, // 29: sonde.admin.v1.Agent.certificate_expires:type_name -> google.protobuf.Timestamp
-	49, // 30: sonde.admin.v1.Stream.connected_since:type_name -> google.protobuf.Timestamp
-	30, // 31: sonde.admin.v1.Stream.types:type_name -> sonde.admin.v1.TypeStatus
-	31, // 32: sonde.admin.v1.TypeStatus.nacks:type_name -> sonde.admin.v1.Nack
-	49, // 33: sonde.admin.v1.Nack.at:type_name -> google.protobuf.Timestamp
-	50, // 34: sonde.admin.v1.GenerateDataplaneTokenRequest.valid_for:type_name -> google.protobuf.Duration
-	49, // 35: sonde.admin.v1.GenerateDataplaneTokenResponse.expires:type_name -> google.protobuf.Timestamp
+	63, // 27: sonde.admin.v1.AgentState.since:type_name -> google.protobuf.Timestamp
+	63, // 28: sonde.admin.v1.Agent.connected_since:type_name -> google.protobuf.Timestamp
+	63, // 29: sonde.admin.v1.Agent.certificate_expires:type_name -> google.protobuf.Timestamp
+	63, // 30: sonde.admin.v1.Stream.connected_since:type_name -> google.protobuf.Timestamp
+	32, // 31: sonde.admin.v1.Stream.types:type_name -> sonde.admin.v1.TypeStatus
+	33, // 32: sonde.admin.v1.TypeStatus.nacks:type_name -> sonde.admin.v1.Nack
+	63, // 33: sonde.admin.v1.Nack.at:type_name -> google.protobuf.Timestamp
+	64, // 34: sonde.admin.v1.GenerateDataplaneTokenRequest.valid_for:type_name -> google.protobuf.Duration
+	63, // 35: sonde.admin.v1.GenerateDataplaneTokenResponse.expires:type_name -> google.protobuf.Timestamp
 	2,  // 36: sonde.admin.v1.Rotation.step:type_name -> sonde.admin.v1.Rotation.Step
-	44, // 37: sonde.admin.v1.Rotation.waiting:type_name -> sonde.admin.v1.Waiting
-	43, // 38: sonde.admin.v1.Rotation.replicas:type_name -> sonde.admin.v1.WaitingReplica
-	44, // 39: sonde.admin.v1.Rotation.missed:type_name -> sonde.admin.v1.Waiting
-	49, // 40: sonde.admin.v1.Waiting.certificate_expires:type_name -> google.protobuf.Timestamp
-	47, // 41: sonde.admin.v1.Health.checks:type_name -> sonde.admin.v1.HealthCheck
+	46, // 37: sonde.admin.v1.Rotation.waiting:type_name -> sonde.admin.v1.Waiting
+	45, // 38: sonde.admin.v1.Rotation.replicas:type_name -> sonde.admin.v1.WaitingReplica
+	46, // 39: sonde.admin.v1.Rotation.missed:type_name -> sonde.admin.v1.Waiting
+	63, // 40: sonde.admin.v1.Waiting.certificate_expires:type_name -> google.protobuf.Timestamp
+	49, // 41: sonde.admin.v1.Health.checks:type_name -> sonde.admin.v1.HealthCheck
 	3,  // 42: sonde.admin.v1.HealthCheck.status:type_name -> sonde.admin.v1.HealthCheck.Status
-	49, // 43: sonde.admin.v1.HealthCheck.at:type_name -> google.protobuf.Timestamp
-	50, // 44: sonde.admin.v1.HealthCheck.took:type_name -> google.protobuf.Duration
-	48, // 45: sonde.admin.v1.HealthCheck.changes:type_name -> sonde.admin.v1.HealthChange
-	49, // 46: sonde.admin.v1.HealthChange.at:type_name -> google.protobuf.Timestamp
+	63, // 43: sonde.admin.v1.HealthCheck.at:type_name -> google.protobuf.Timestamp
+	64, // 44: sonde.admin.v1.HealthCheck.took:type_name -> google.protobuf.Duration
+	50, // 45: sonde.admin.v1.HealthCheck.changes:type_name -> sonde.admin.v1.HealthChange
+	63, // 46: sonde.admin.v1.HealthChange.at:type_name -> google.protobuf.Timestamp
 	3,  // 47: sonde.admin.v1.HealthChange.status:type_name -> sonde.admin.v1.HealthCheck.Status
-	9,  // 48: sonde.admin.v1.AdminService.ListMeshes:input_type -> sonde.admin.v1.ListMeshesRequest
-	12, // 49: sonde.admin.v1.AdminService.ListDataplanes:input_type -> sonde.admin.v1.ListDataplanesRequest
-	16, // 50: sonde.admin.v1.AdminService.ListServices:input_type -> sonde.admin.v1.ListServicesRequest
-	19, // 51: sonde.admin.v1.AdminService.ListMeshServices:input_type -> sonde.admin.v1.ListMeshServicesRequest
-	24, // 52: sonde.admin.v1.AdminService.ListProxies:input_type -> sonde.admin.v1.ListProxiesRequest
-	32, // 53: sonde.admin.v1.AdminService.InspectDataplane:input_type -> sonde.admin.v1.InspectDataplaneRequest
-	34, // 54: sonde.admin.v1.AdminService.InspectEnvoy:input_type -> sonde.admin.v1.InspectEnvoyRequest
-	36, // 55: sonde.admin.v1.AdminService.GenerateDataplaneToken:input_type -> sonde.admin.v1.GenerateDataplaneTokenRequest
-	38, // 56: sonde.admin.v1.AdminService.RotateCA:input_type -> sonde.admin.v1.RotateCARequest
-	39, // 57: sonde.admin.v1.AdminService.GetRotation:input_type -> sonde.admin.v1.GetRotationRequest
-	40, // 58: sonde.admin.v1.AdminService.RotateServingCA:input_type -> sonde.admin.v1.RotateServingCARequest
-	41, // 59: sonde.admin.v1.AdminService.GetServingRotation:input_type -> sonde.admin.v1.GetServingRotationRequest
-	7,  // 60: sonde.admin.v1.AdminService.DrainDataplane:input_type -> sonde.admin.v1.DrainDataplaneRequest
-	45, // 61: sonde.admin.v1.AdminService.GetHealth:input_type -> sonde.admin.v1.GetHealthRequest
-	10, // 62: sonde.admin.v1.AdminService.ListMeshes:output_type -> sonde.admin.v1.ListMeshesResponse
-	13, // 63: sonde.admin.v1.AdminService.ListDataplanes:output_type -> sonde.admin.v1.ListDataplanesResponse
-	17, // 64: sonde.admin.v1.AdminService.ListServices:output_type -> sonde.admin.v1.ListServicesResponse
-	20, // 65: sonde.admin.v1.AdminService.ListMeshServices:output_type -> sonde.admin.v1.ListMeshServicesResponse
-	25, // 66: sonde.admin.v1.AdminService.ListProxies:output_type -> sonde.admin.v1.ListProxiesResponse
-	33, // 67: sonde.admin.v1.AdminService.InspectDataplane:output_type -> sonde.admin.v1.InspectDataplaneResponse
-	35, // 68: sonde.admin.v1.AdminService.InspectEnvoy:output_type -> sonde.admin.v1.InspectEnvoyPart
-	37, // 69: sonde.admin.v1.AdminService.GenerateDataplaneToken:output_type -> sonde.admin.v1.GenerateDataplaneTokenResponse
-	42, // 70: sonde.admin.v1.AdminService.RotateCA:output_type -> sonde.admin.v1.Rotation
-	42, // 71: sonde.admin.v1.AdminService.GetRotation:output_type -> sonde.admin.v1.Rotation
-	42, // 72: sonde.admin.v1.AdminService.RotateServingCA:output_type -> sonde.admin.v1.Rotation
-	42, // 73: sonde.admin.v1.AdminService.GetServingRotation:output_type -> sonde.admin.v1.Rotation
-	8,  // 74: sonde.admin.v1.AdminService.DrainDataplane:output_type -> sonde.admin.v1.DrainDataplaneResponse
-	46, // 75: sonde.admin.v1.AdminService.GetHealth:output_type -> sonde.admin.v1.Health
-	62, // [62:76] is the sub-list for method output_type
-	48, // [48:62] is the sub-list for method input_type
-	48, // [48:48] is the sub-list for extension type_name
-	48, // [48:48] is the sub-list for extension extendee
-	0,  // [0:48] is the sub-list for field type_name
+	54, // 48: sonde.admin.v1.ListRestartsResponse.restarts:type_name -> sonde.admin.v1.Restart
+	53, // 49: sonde.admin.v1.ListRestartsResponse.round:type_name -> sonde.admin.v1.RestartRound
+	7,  // 50: sonde.admin.v1.ListRestartsResponse.tail:type_name -> sonde.admin.v1.Tail
+	63, // 51: sonde.admin.v1.RestartRound.at:type_name -> google.protobuf.Timestamp
+	4,  // 52: sonde.admin.v1.Restart.state:type_name -> sonde.admin.v1.Restart.State
+	63, // 53: sonde.admin.v1.Restart.since:type_name -> google.protobuf.Timestamp
+	55, // 54: sonde.admin.v1.Restart.decision:type_name -> sonde.admin.v1.RestartDecision
+	29, // 55: sonde.admin.v1.ExplainRestartResponse.agent:type_name -> sonde.admin.v1.AgentState
+	58, // 56: sonde.admin.v1.ExplainRestartResponse.containers:type_name -> sonde.admin.v1.GuardedContainer
+	59, // 57: sonde.admin.v1.ExplainRestartResponse.workload:type_name -> sonde.admin.v1.RestartWorkload
+	53, // 58: sonde.admin.v1.ExplainRestartResponse.round:type_name -> sonde.admin.v1.RestartRound
+	5,  // 59: sonde.admin.v1.GuardedContainer.check:type_name -> sonde.admin.v1.GuardedContainer.Check
+	63, // 60: sonde.admin.v1.GuardedContainer.since:type_name -> google.protobuf.Timestamp
+	54, // 61: sonde.admin.v1.GuardedContainer.restart:type_name -> sonde.admin.v1.Restart
+	60, // 62: sonde.admin.v1.RestartWorkload.grants:type_name -> sonde.admin.v1.RestartGrant
+	63, // 63: sonde.admin.v1.RestartGrant.granted:type_name -> google.protobuf.Timestamp
+	63, // 64: sonde.admin.v1.RestartGrant.spent:type_name -> google.protobuf.Timestamp
+	63, // 65: sonde.admin.v1.RestartGrant.ended:type_name -> google.protobuf.Timestamp
+	63, // 66: sonde.admin.v1.RestartGrant.judged:type_name -> google.protobuf.Timestamp
+	11, // 67: sonde.admin.v1.AdminService.ListMeshes:input_type -> sonde.admin.v1.ListMeshesRequest
+	14, // 68: sonde.admin.v1.AdminService.ListDataplanes:input_type -> sonde.admin.v1.ListDataplanesRequest
+	18, // 69: sonde.admin.v1.AdminService.ListServices:input_type -> sonde.admin.v1.ListServicesRequest
+	21, // 70: sonde.admin.v1.AdminService.ListMeshServices:input_type -> sonde.admin.v1.ListMeshServicesRequest
+	26, // 71: sonde.admin.v1.AdminService.ListProxies:input_type -> sonde.admin.v1.ListProxiesRequest
+	34, // 72: sonde.admin.v1.AdminService.InspectDataplane:input_type -> sonde.admin.v1.InspectDataplaneRequest
+	36, // 73: sonde.admin.v1.AdminService.InspectEnvoy:input_type -> sonde.admin.v1.InspectEnvoyRequest
+	38, // 74: sonde.admin.v1.AdminService.GenerateDataplaneToken:input_type -> sonde.admin.v1.GenerateDataplaneTokenRequest
+	40, // 75: sonde.admin.v1.AdminService.RotateCA:input_type -> sonde.admin.v1.RotateCARequest
+	41, // 76: sonde.admin.v1.AdminService.GetRotation:input_type -> sonde.admin.v1.GetRotationRequest
+	42, // 77: sonde.admin.v1.AdminService.RotateServingCA:input_type -> sonde.admin.v1.RotateServingCARequest
+	43, // 78: sonde.admin.v1.AdminService.GetServingRotation:input_type -> sonde.admin.v1.GetServingRotationRequest
+	9,  // 79: sonde.admin.v1.AdminService.DrainDataplane:input_type -> sonde.admin.v1.DrainDataplaneRequest
+	51, // 80: sonde.admin.v1.AdminService.ListRestarts:input_type -> sonde.admin.v1.ListRestartsRequest
+	56, // 81: sonde.admin.v1.AdminService.ExplainRestart:input_type -> sonde.admin.v1.ExplainRestartRequest
+	61, // 82: sonde.admin.v1.AdminService.ReleaseRestarts:input_type -> sonde.admin.v1.ReleaseRestartsRequest
+	47, // 83: sonde.admin.v1.AdminService.GetHealth:input_type -> sonde.admin.v1.GetHealthRequest
+	12, // 84: sonde.admin.v1.AdminService.ListMeshes:output_type -> sonde.admin.v1.ListMeshesResponse
+	15, // 85: sonde.admin.v1.AdminService.ListDataplanes:output_type -> sonde.admin.v1.ListDataplanesResponse
+	19, // 86: sonde.admin.v1.AdminService.ListServices:output_type -> sonde.admin.v1.ListServicesResponse
+	22, // 87: sonde.admin.v1.AdminService.ListMeshServices:output_type -> sonde.admin.v1.ListMeshServicesResponse
+	27, // 88: sonde.admin.v1.AdminService.ListProxies:output_type -> sonde.admin.v1.ListProxiesResponse
+	35, // 89: sonde.admin.v1.AdminService.InspectDataplane:output_type -> sonde.admin.v1.InspectDataplaneResponse
+	37, // 90: sonde.admin.v1.AdminService.InspectEnvoy:output_type -> sonde.admin.v1.InspectEnvoyPart
+	39, // 91: sonde.admin.v1.AdminService.GenerateDataplaneToken:output_type -> sonde.admin.v1.GenerateDataplaneTokenResponse
+	44, // 92: sonde.admin.v1.AdminService.RotateCA:output_type -> sonde.admin.v1.Rotation
+	44, // 93: sonde.admin.v1.AdminService.GetRotation:output_type -> sonde.admin.v1.Rotation
+	44, // 94: sonde.admin.v1.AdminService.RotateServingCA:output_type -> sonde.admin.v1.Rotation
+	44, // 95: sonde.admin.v1.AdminService.GetServingRotation:output_type -> sonde.admin.v1.Rotation
+	10, // 96: sonde.admin.v1.AdminService.DrainDataplane:output_type -> sonde.admin.v1.DrainDataplaneResponse
+	52, // 97: sonde.admin.v1.AdminService.ListRestarts:output_type -> sonde.admin.v1.ListRestartsResponse
+	57, // 98: sonde.admin.v1.AdminService.ExplainRestart:output_type -> sonde.admin.v1.ExplainRestartResponse
+	62, // 99: sonde.admin.v1.AdminService.ReleaseRestarts:output_type -> sonde.admin.v1.ReleaseRestartsResponse
+	48, // 100: sonde.admin.v1.AdminService.GetHealth:output_type -> sonde.admin.v1.Health
+	84, // [84:101] is the sub-list for method output_type
+	67, // [67:84] is the sub-list for method input_type
+	67, // [67:67] is the sub-list for extension type_name
+	67, // [67:67] is the sub-list for extension extendee
+	0,  // [0:67] is the sub-list for field type_name
 }
 
 func init() { file_admin_v1_admin_proto_init() }
@@ -3553,8 +4892,8 @@ func file_admin_v1_admin_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_admin_v1_admin_proto_rawDesc), len(file_admin_v1_admin_proto_rawDesc)),
-			NumEnums:      4,
-			NumMessages:   45,
+			NumEnums:      6,
+			NumMessages:   57,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

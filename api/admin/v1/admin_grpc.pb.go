@@ -34,6 +34,9 @@ const (
 	AdminService_RotateServingCA_FullMethodName        = "/sonde.admin.v1.AdminService/RotateServingCA"
 	AdminService_GetServingRotation_FullMethodName     = "/sonde.admin.v1.AdminService/GetServingRotation"
 	AdminService_DrainDataplane_FullMethodName         = "/sonde.admin.v1.AdminService/DrainDataplane"
+	AdminService_ListRestarts_FullMethodName           = "/sonde.admin.v1.AdminService/ListRestarts"
+	AdminService_ExplainRestart_FullMethodName         = "/sonde.admin.v1.AdminService/ExplainRestart"
+	AdminService_ReleaseRestarts_FullMethodName        = "/sonde.admin.v1.AdminService/ReleaseRestarts"
 	AdminService_GetHealth_FullMethodName              = "/sonde.admin.v1.AdminService/GetHealth"
 )
 
@@ -71,6 +74,13 @@ type AdminServiceClient interface {
 	// DrainDataplane keeps new traffic from a proxy, or lets it have it again. FAILED_PRECONDITION: the proxy is that of a pod, or the control plane
 	// reads Kubernetes.
 	DrainDataplane(ctx context.Context, in *DrainDataplaneRequest, opts ...grpc.CallOption) (*DrainDataplaneResponse, error)
+	// ListRestarts lists guarded containers that fail or restart. ExplainRestart says what counts for those of a pod. ReleaseRestarts lets a workload
+	// restart again whose restarts did not help. They are of Kubernetes alone: FAILED_PRECONDITION: the control plane reads files, or the pod is not
+	// guarded, with the reason. INVALID_ARGUMENT: several namespaces have a pod of this name, or the name of a workload is none. NOT_FOUND: no such
+	// pod or workload, or no guarded pod in the namespace.
+	ListRestarts(ctx context.Context, in *ListRestartsRequest, opts ...grpc.CallOption) (*ListRestartsResponse, error)
+	ExplainRestart(ctx context.Context, in *ExplainRestartRequest, opts ...grpc.CallOption) (*ExplainRestartResponse, error)
+	ReleaseRestarts(ctx context.Context, in *ReleaseRestartsRequest, opts ...grpc.CallOption) (*ReleaseRestartsResponse, error)
 	// GetHealth says what /livez and /readyz of this replica of the control plane say, with reasons. It answers before the store is read,
 	// too.
 	GetHealth(ctx context.Context, in *GetHealthRequest, opts ...grpc.CallOption) (*Health, error)
@@ -223,6 +233,36 @@ func (c *adminServiceClient) DrainDataplane(ctx context.Context, in *DrainDatapl
 	return out, nil
 }
 
+func (c *adminServiceClient) ListRestarts(ctx context.Context, in *ListRestartsRequest, opts ...grpc.CallOption) (*ListRestartsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListRestartsResponse)
+	err := c.cc.Invoke(ctx, AdminService_ListRestarts_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) ExplainRestart(ctx context.Context, in *ExplainRestartRequest, opts ...grpc.CallOption) (*ExplainRestartResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ExplainRestartResponse)
+	err := c.cc.Invoke(ctx, AdminService_ExplainRestart_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) ReleaseRestarts(ctx context.Context, in *ReleaseRestartsRequest, opts ...grpc.CallOption) (*ReleaseRestartsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReleaseRestartsResponse)
+	err := c.cc.Invoke(ctx, AdminService_ReleaseRestarts_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *adminServiceClient) GetHealth(ctx context.Context, in *GetHealthRequest, opts ...grpc.CallOption) (*Health, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(Health)
@@ -267,6 +307,13 @@ type AdminServiceServer interface {
 	// DrainDataplane keeps new traffic from a proxy, or lets it have it again. FAILED_PRECONDITION: the proxy is that of a pod, or the control plane
 	// reads Kubernetes.
 	DrainDataplane(context.Context, *DrainDataplaneRequest) (*DrainDataplaneResponse, error)
+	// ListRestarts lists guarded containers that fail or restart. ExplainRestart says what counts for those of a pod. ReleaseRestarts lets a workload
+	// restart again whose restarts did not help. They are of Kubernetes alone: FAILED_PRECONDITION: the control plane reads files, or the pod is not
+	// guarded, with the reason. INVALID_ARGUMENT: several namespaces have a pod of this name, or the name of a workload is none. NOT_FOUND: no such
+	// pod or workload, or no guarded pod in the namespace.
+	ListRestarts(context.Context, *ListRestartsRequest) (*ListRestartsResponse, error)
+	ExplainRestart(context.Context, *ExplainRestartRequest) (*ExplainRestartResponse, error)
+	ReleaseRestarts(context.Context, *ReleaseRestartsRequest) (*ReleaseRestartsResponse, error)
 	// GetHealth says what /livez and /readyz of this replica of the control plane say, with reasons. It answers before the store is read,
 	// too.
 	GetHealth(context.Context, *GetHealthRequest) (*Health, error)
@@ -318,6 +365,15 @@ func (UnimplementedAdminServiceServer) GetServingRotation(context.Context, *GetS
 }
 func (UnimplementedAdminServiceServer) DrainDataplane(context.Context, *DrainDataplaneRequest) (*DrainDataplaneResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method DrainDataplane not implemented")
+}
+func (UnimplementedAdminServiceServer) ListRestarts(context.Context, *ListRestartsRequest) (*ListRestartsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListRestarts not implemented")
+}
+func (UnimplementedAdminServiceServer) ExplainRestart(context.Context, *ExplainRestartRequest) (*ExplainRestartResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ExplainRestart not implemented")
+}
+func (UnimplementedAdminServiceServer) ReleaseRestarts(context.Context, *ReleaseRestartsRequest) (*ReleaseRestartsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReleaseRestarts not implemented")
 }
 func (UnimplementedAdminServiceServer) GetHealth(context.Context, *GetHealthRequest) (*Health, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetHealth not implemented")
@@ -570,6 +626,60 @@ func _AdminService_DrainDataplane_Handler(srv interface{}, ctx context.Context, 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_ListRestarts_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListRestartsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).ListRestarts(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_ListRestarts_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).ListRestarts(ctx, req.(*ListRestartsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_ExplainRestart_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ExplainRestartRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).ExplainRestart(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_ExplainRestart_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).ExplainRestart(ctx, req.(*ExplainRestartRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_ReleaseRestarts_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReleaseRestartsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).ReleaseRestarts(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_ReleaseRestarts_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).ReleaseRestarts(ctx, req.(*ReleaseRestartsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _AdminService_GetHealth_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(GetHealthRequest)
 	if err := dec(in); err != nil {
@@ -642,6 +752,18 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "DrainDataplane",
 			Handler:    _AdminService_DrainDataplane_Handler,
+		},
+		{
+			MethodName: "ListRestarts",
+			Handler:    _AdminService_ListRestarts_Handler,
+		},
+		{
+			MethodName: "ExplainRestart",
+			Handler:    _AdminService_ExplainRestart_Handler,
+		},
+		{
+			MethodName: "ReleaseRestarts",
+			Handler:    _AdminService_ReleaseRestarts_Handler,
 		},
 		{
 			MethodName: "GetHealth",

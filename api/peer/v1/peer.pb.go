@@ -1430,6 +1430,112 @@ func (x *ListStreamsPart) GetStreams() []*v11.Stream {
 	return nil
 }
 
+// ListDecisionsRequest narrows decisions. Empty fields narrow nothing.
+type ListDecisionsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Namespace     string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	PodUid        string                 `protobuf:"bytes,2,opt,name=pod_uid,json=podUid,proto3" json:"pod_uid,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListDecisionsRequest) Reset() {
+	*x = ListDecisionsRequest{}
+	mi := &file_peer_v1_peer_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListDecisionsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListDecisionsRequest) ProtoMessage() {}
+
+func (x *ListDecisionsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListDecisionsRequest.ProtoReflect.Descriptor instead.
+func (*ListDecisionsRequest) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *ListDecisionsRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *ListDecisionsRequest) GetPodUid() string {
+	if x != nil {
+		return x.PodUid
+	}
+	return ""
+}
+
+// ListDecisionsPart has some of the decisions.
+type ListDecisionsPart struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Round         *v11.RestartRound      `protobuf:"bytes,1,opt,name=round,proto3" json:"round,omitempty"`
+	Decisions     []*v11.RestartDecision `protobuf:"bytes,2,rep,name=decisions,proto3" json:"decisions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListDecisionsPart) Reset() {
+	*x = ListDecisionsPart{}
+	mi := &file_peer_v1_peer_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListDecisionsPart) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListDecisionsPart) ProtoMessage() {}
+
+func (x *ListDecisionsPart) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListDecisionsPart.ProtoReflect.Descriptor instead.
+func (*ListDecisionsPart) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *ListDecisionsPart) GetRound() *v11.RestartRound {
+	if x != nil {
+		return x.Round
+	}
+	return nil
+}
+
+func (x *ListDecisionsPart) GetDecisions() []*v11.RestartDecision {
+	if x != nil {
+		return x.Decisions
+	}
+	return nil
+}
+
 var File_peer_v1_peer_proto protoreflect.FileDescriptor
 
 const file_peer_v1_peer_proto_rawDesc = "" +
@@ -1536,12 +1642,19 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x12ListStreamsRequest\"Y\n" +
 	"\x0fListStreamsPart\x12\x14\n" +
 	"\x05proxy\x18\x01 \x01(\tR\x05proxy\x120\n" +
-	"\astreams\x18\x02 \x03(\v2\x16.sonde.admin.v1.StreamR\astreams2\xca\x02\n" +
+	"\astreams\x18\x02 \x03(\v2\x16.sonde.admin.v1.StreamR\astreams\"M\n" +
+	"\x14ListDecisionsRequest\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x17\n" +
+	"\apod_uid\x18\x02 \x01(\tR\x06podUid\"\x86\x01\n" +
+	"\x11ListDecisionsPart\x122\n" +
+	"\x05round\x18\x01 \x01(\v2\x1c.sonde.admin.v1.RestartRoundR\x05round\x12=\n" +
+	"\tdecisions\x18\x02 \x03(\v2\x1f.sonde.admin.v1.RestartDecisionR\tdecisions2\xa4\x03\n" +
 	"\vPeerService\x12F\n" +
 	"\x06Report\x12\x1c.sonde.peer.v1.ReportMessage\x1a\x1a.sonde.peer.v1.ReportReply(\x010\x01\x12@\n" +
 	"\x05Query\x12\x1b.sonde.peer.v1.QueryRequest\x1a\x18.sonde.peer.v1.QueryPart0\x01\x12]\n" +
 	"\x0eCheckDuplicate\x12$.sonde.peer.v1.CheckDuplicateRequest\x1a%.sonde.peer.v1.CheckDuplicateResponse\x12R\n" +
-	"\vListStreams\x12!.sonde.peer.v1.ListStreamsRequest\x1a\x1e.sonde.peer.v1.ListStreamsPart0\x01B0Z.github.com/sonde-mesh/sonde/api/peer/v1;peerv1b\x06proto3"
+	"\vListStreams\x12!.sonde.peer.v1.ListStreamsRequest\x1a\x1e.sonde.peer.v1.ListStreamsPart0\x01\x12X\n" +
+	"\rListDecisions\x12#.sonde.peer.v1.ListDecisionsRequest\x1a .sonde.peer.v1.ListDecisionsPart0\x01B0Z.github.com/sonde-mesh/sonde/api/peer/v1;peerv1b\x06proto3"
 
 var (
 	file_peer_v1_peer_proto_rawDescOnce sync.Once
@@ -1555,7 +1668,7 @@ func file_peer_v1_peer_proto_rawDescGZIP() []byte {
 	return file_peer_v1_peer_proto_rawDescData
 }
 
-var file_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_peer_v1_peer_proto_goTypes = []any{
 	(*ReportMessage)(nil),          // 0: sonde.peer.v1.ReportMessage
 	(*ReportReply)(nil),            // 1: sonde.peer.v1.ReportReply
@@ -1578,11 +1691,15 @@ var file_peer_v1_peer_proto_goTypes = []any{
 	(*CheckDuplicateResponse)(nil), // 18: sonde.peer.v1.CheckDuplicateResponse
 	(*ListStreamsRequest)(nil),     // 19: sonde.peer.v1.ListStreamsRequest
 	(*ListStreamsPart)(nil),        // 20: sonde.peer.v1.ListStreamsPart
-	nil,                            // 21: sonde.peer.v1.Applications.NotServingEntry
-	nil,                            // 22: sonde.peer.v1.Listeners.RefusedEntry
-	(*timestamppb.Timestamp)(nil),  // 23: google.protobuf.Timestamp
-	(*v1.Liveness)(nil),            // 24: sonde.agent.v1.Liveness
-	(*v11.Stream)(nil),             // 25: sonde.admin.v1.Stream
+	(*ListDecisionsRequest)(nil),   // 21: sonde.peer.v1.ListDecisionsRequest
+	(*ListDecisionsPart)(nil),      // 22: sonde.peer.v1.ListDecisionsPart
+	nil,                            // 23: sonde.peer.v1.Applications.NotServingEntry
+	nil,                            // 24: sonde.peer.v1.Listeners.RefusedEntry
+	(*timestamppb.Timestamp)(nil),  // 25: google.protobuf.Timestamp
+	(*v1.Liveness)(nil),            // 26: sonde.agent.v1.Liveness
+	(*v11.Stream)(nil),             // 27: sonde.admin.v1.Stream
+	(*v11.RestartRound)(nil),       // 28: sonde.admin.v1.RestartRound
+	(*v11.RestartDecision)(nil),    // 29: sonde.admin.v1.RestartDecision
 }
 var file_peer_v1_peer_proto_depIdxs = []int32{
 	2,  // 0: sonde.peer.v1.ReportMessage.hello:type_name -> sonde.peer.v1.Hello
@@ -1590,7 +1707,7 @@ var file_peer_v1_peer_proto_depIdxs = []int32{
 	3,  // 2: sonde.peer.v1.ReportMessage.snapshot_end:type_name -> sonde.peer.v1.SnapshotEnd
 	4,  // 3: sonde.peer.v1.ReportMessage.replica:type_name -> sonde.peer.v1.Replica
 	6,  // 4: sonde.peer.v1.ReportReply.taken:type_name -> sonde.peer.v1.Taken
-	23, // 5: sonde.peer.v1.Hello.started:type_name -> google.protobuf.Timestamp
+	25, // 5: sonde.peer.v1.Hello.started:type_name -> google.protobuf.Timestamp
 	5,  // 6: sonde.peer.v1.Replica.authorities:type_name -> sonde.peer.v1.Authority
 	5,  // 7: sonde.peer.v1.Replica.serving_ca:type_name -> sonde.peer.v1.Authority
 	9,  // 8: sonde.peer.v1.Proxy.certificate:type_name -> sonde.peer.v1.Certificate
@@ -1599,31 +1716,35 @@ var file_peer_v1_peer_proto_depIdxs = []int32{
 	13, // 11: sonde.peer.v1.Proxy.listeners:type_name -> sonde.peer.v1.Listeners
 	14, // 12: sonde.peer.v1.Proxy.waiting:type_name -> sonde.peer.v1.Waiting
 	12, // 13: sonde.peer.v1.Proxy.liveness:type_name -> sonde.peer.v1.Liveness
-	23, // 14: sonde.peer.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
+	25, // 14: sonde.peer.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
 	7,  // 15: sonde.peer.v1.Session.order:type_name -> sonde.peer.v1.Order
-	23, // 16: sonde.peer.v1.Session.since:type_name -> google.protobuf.Timestamp
-	23, // 17: sonde.peer.v1.Session.ended:type_name -> google.protobuf.Timestamp
+	25, // 16: sonde.peer.v1.Session.since:type_name -> google.protobuf.Timestamp
+	25, // 17: sonde.peer.v1.Session.ended:type_name -> google.protobuf.Timestamp
 	7,  // 18: sonde.peer.v1.Applications.order:type_name -> sonde.peer.v1.Order
-	21, // 19: sonde.peer.v1.Applications.not_serving:type_name -> sonde.peer.v1.Applications.NotServingEntry
+	23, // 19: sonde.peer.v1.Applications.not_serving:type_name -> sonde.peer.v1.Applications.NotServingEntry
 	7,  // 20: sonde.peer.v1.Liveness.order:type_name -> sonde.peer.v1.Order
-	24, // 21: sonde.peer.v1.Liveness.said:type_name -> sonde.agent.v1.Liveness
+	26, // 21: sonde.peer.v1.Liveness.said:type_name -> sonde.agent.v1.Liveness
 	7,  // 22: sonde.peer.v1.Listeners.order:type_name -> sonde.peer.v1.Order
-	22, // 23: sonde.peer.v1.Listeners.refused:type_name -> sonde.peer.v1.Listeners.RefusedEntry
-	23, // 24: sonde.peer.v1.Waiting.since:type_name -> google.protobuf.Timestamp
-	25, // 25: sonde.peer.v1.ListStreamsPart.streams:type_name -> sonde.admin.v1.Stream
-	0,  // 26: sonde.peer.v1.PeerService.Report:input_type -> sonde.peer.v1.ReportMessage
-	15, // 27: sonde.peer.v1.PeerService.Query:input_type -> sonde.peer.v1.QueryRequest
-	17, // 28: sonde.peer.v1.PeerService.CheckDuplicate:input_type -> sonde.peer.v1.CheckDuplicateRequest
-	19, // 29: sonde.peer.v1.PeerService.ListStreams:input_type -> sonde.peer.v1.ListStreamsRequest
-	1,  // 30: sonde.peer.v1.PeerService.Report:output_type -> sonde.peer.v1.ReportReply
-	16, // 31: sonde.peer.v1.PeerService.Query:output_type -> sonde.peer.v1.QueryPart
-	18, // 32: sonde.peer.v1.PeerService.CheckDuplicate:output_type -> sonde.peer.v1.CheckDuplicateResponse
-	20, // 33: sonde.peer.v1.PeerService.ListStreams:output_type -> sonde.peer.v1.ListStreamsPart
-	30, // [30:34] is the sub-list for method output_type
-	26, // [26:30] is the sub-list for method input_type
-	26, // [26:26] is the sub-list for extension type_name
-	26, // [26:26] is the sub-list for extension extendee
-	0,  // [0:26] is the sub-list for field type_name
+	24, // 23: sonde.peer.v1.Listeners.refused:type_name -> sonde.peer.v1.Listeners.RefusedEntry
+	25, // 24: sonde.peer.v1.Waiting.since:type_name -> google.protobuf.Timestamp
+	27, // 25: sonde.peer.v1.ListStreamsPart.streams:type_name -> sonde.admin.v1.Stream
+	28, // 26: sonde.peer.v1.ListDecisionsPart.round:type_name -> sonde.admin.v1.RestartRound
+	29, // 27: sonde.peer.v1.ListDecisionsPart.decisions:type_name -> sonde.admin.v1.RestartDecision
+	0,  // 28: sonde.peer.v1.PeerService.Report:input_type -> sonde.peer.v1.ReportMessage
+	15, // 29: sonde.peer.v1.PeerService.Query:input_type -> sonde.peer.v1.QueryRequest
+	17, // 30: sonde.peer.v1.PeerService.CheckDuplicate:input_type -> sonde.peer.v1.CheckDuplicateRequest
+	19, // 31: sonde.peer.v1.PeerService.ListStreams:input_type -> sonde.peer.v1.ListStreamsRequest
+	21, // 32: sonde.peer.v1.PeerService.ListDecisions:input_type -> sonde.peer.v1.ListDecisionsRequest
+	1,  // 33: sonde.peer.v1.PeerService.Report:output_type -> sonde.peer.v1.ReportReply
+	16, // 34: sonde.peer.v1.PeerService.Query:output_type -> sonde.peer.v1.QueryPart
+	18, // 35: sonde.peer.v1.PeerService.CheckDuplicate:output_type -> sonde.peer.v1.CheckDuplicateResponse
+	20, // 36: sonde.peer.v1.PeerService.ListStreams:output_type -> sonde.peer.v1.ListStreamsPart
+	22, // 37: sonde.peer.v1.PeerService.ListDecisions:output_type -> sonde.peer.v1.ListDecisionsPart
+	33, // [33:38] is the sub-list for method output_type
+	28, // [28:33] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_peer_v1_peer_proto_init() }
@@ -1647,7 +1768,7 @@ func file_peer_v1_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_peer_v1_peer_proto_rawDesc), len(file_peer_v1_peer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   23,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -25,6 +25,7 @@ const (
 	PeerService_Query_FullMethodName          = "/sonde.peer.v1.PeerService/Query"
 	PeerService_CheckDuplicate_FullMethodName = "/sonde.peer.v1.PeerService/CheckDuplicate"
 	PeerService_ListStreams_FullMethodName    = "/sonde.peer.v1.PeerService/ListStreams"
+	PeerService_ListDecisions_FullMethodName  = "/sonde.peer.v1.PeerService/ListDecisions"
 )
 
 // PeerServiceClient is the client API for PeerService service.
@@ -42,6 +43,8 @@ type PeerServiceClient interface {
 	CheckDuplicate(ctx context.Context, in *CheckDuplicateRequest, opts ...grpc.CallOption) (*CheckDuplicateResponse, error)
 	// ListStreams returns the ADS streams of the callee.
 	ListStreams(ctx context.Context, in *ListStreamsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ListStreamsPart], error)
+	// ListDecisions returns what the callee has decided last about restarts, nothing if it does not lead.
+	ListDecisions(ctx context.Context, in *ListDecisionsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ListDecisionsPart], error)
 }
 
 type peerServiceClient struct {
@@ -113,6 +116,25 @@ func (c *peerServiceClient) ListStreams(ctx context.Context, in *ListStreamsRequ
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type PeerService_ListStreamsClient = grpc.ServerStreamingClient[ListStreamsPart]
 
+func (c *peerServiceClient) ListDecisions(ctx context.Context, in *ListDecisionsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ListDecisionsPart], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &PeerService_ServiceDesc.Streams[3], PeerService_ListDecisions_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[ListDecisionsRequest, ListDecisionsPart]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type PeerService_ListDecisionsClient = grpc.ServerStreamingClient[ListDecisionsPart]
+
 // PeerServiceServer is the server API for PeerService service.
 // All implementations must embed UnimplementedPeerServiceServer
 // for forward compatibility.
@@ -128,6 +150,8 @@ type PeerServiceServer interface {
 	CheckDuplicate(context.Context, *CheckDuplicateRequest) (*CheckDuplicateResponse, error)
 	// ListStreams returns the ADS streams of the callee.
 	ListStreams(*ListStreamsRequest, grpc.ServerStreamingServer[ListStreamsPart]) error
+	// ListDecisions returns what the callee has decided last about restarts, nothing if it does not lead.
+	ListDecisions(*ListDecisionsRequest, grpc.ServerStreamingServer[ListDecisionsPart]) error
 	mustEmbedUnimplementedPeerServiceServer()
 }
 
@@ -149,6 +173,9 @@ func (UnimplementedPeerServiceServer) CheckDuplicate(context.Context, *CheckDupl
 }
 func (UnimplementedPeerServiceServer) ListStreams(*ListStreamsRequest, grpc.ServerStreamingServer[ListStreamsPart]) error {
 	return status.Error(codes.Unimplemented, "method ListStreams not implemented")
+}
+func (UnimplementedPeerServiceServer) ListDecisions(*ListDecisionsRequest, grpc.ServerStreamingServer[ListDecisionsPart]) error {
+	return status.Error(codes.Unimplemented, "method ListDecisions not implemented")
 }
 func (UnimplementedPeerServiceServer) mustEmbedUnimplementedPeerServiceServer() {}
 func (UnimplementedPeerServiceServer) testEmbeddedByValue()                     {}
@@ -218,6 +245,17 @@ func _PeerService_ListStreams_Handler(srv interface{}, stream grpc.ServerStream)
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type PeerService_ListStreamsServer = grpc.ServerStreamingServer[ListStreamsPart]
 
+func _PeerService_ListDecisions_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(ListDecisionsRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(PeerServiceServer).ListDecisions(m, &grpc.GenericServerStream[ListDecisionsRequest, ListDecisionsPart]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type PeerService_ListDecisionsServer = grpc.ServerStreamingServer[ListDecisionsPart]
+
 // PeerService_ServiceDesc is the grpc.ServiceDesc for PeerService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -245,6 +283,11 @@ var PeerService_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "ListStreams",
 			Handler:       _PeerService_ListStreams_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "ListDecisions",
+			Handler:       _PeerService_ListDecisions_Handler,
 			ServerStreams: true,
 		},
 	},

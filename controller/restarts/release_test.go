@@ -1,0 +1,223 @@
+package restarts
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/sonde-mesh/sonde/api/v1alpha1"
+	"github.com/sonde-mesh/sonde/controller/watch"
+	"github.com/sonde-mesh/sonde/restartbudget"
+)
+
+var web = restartbudget.WorkloadID{Kind: "Deployment", Namespace: "shop", Name: "web"}
+
+// patched is an API server that keeps the patches that it has got, as NAME BODY. It answers with the codes that are left for a name, and then with 200.
+type patched struct {
+	mu      sync.Mutex
+	patches []string
+	codes   map[string][]int
+}
+
+func (a *patched) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	body, _ := io.ReadAll(r.Body)
+	name := path.Base(strings.TrimSuffix(r.URL.Path, "/status"))
+	a.patches = append(a.patches, name+" "+string(body))
+	code := http.StatusOK
+	if left := a.codes[name]; len(left) > 0 {
+		code, a.codes[name] = left[0], left[1:]
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	reasons := map[int]metav1.StatusReason{http.StatusNotFound: metav1.StatusReasonNotFound, http.StatusConflict: metav1.StatusReasonConflict}
+	_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: "Failure", Reason: reasons[code], Code: int32(code)})
+}
+
+// take returns the patches since the last call, sorted.
+func (a *patched) take() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	taken := a.patches
+	a.patches = nil
+	slices.Sort(taken)
+	return taken
+}
+
+// newPatching returns a Restarts that writes to a, and whose watch is what the test puts into grants.
+func newPatching(t *testing.T, a *patched) *Restarts {
+	t.Helper()
+	server := httptest.NewServer(a)
+	t.Cleanup(server.Close)
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	config := &rest.Config{Host: server.URL, APIPath: "/apis", ContentConfig: rest.ContentConfig{
+		GroupVersion: &v1alpha1.GroupVersion, NegotiatedSerializer: serializer.NewCodecFactory(scheme).WithoutConversion(),
+	}}
+	writing, err := rest.RESTClientFor(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return New(Options{
+		Watching: kubernetes.NewForConfigOrDie(&rest.Config{Host: server.URL}), Grants: writing, Writing: writing, Liveness: func() map[watch.Key]Liveness { return nil },
+		Tell: func(watch.Key) {}, Logger: slog.New(slog.DiscardHandler),
+	})
+}
+
+// madeGrant returns the object of a grant of a container app, of a pod whose UID is its name.
+func madeGrant(workload restartbudget.WorkloadID, pod string, outcome restartbudget.Outcome) *v1alpha1.RestartGrant {
+	at := time.Now().Add(-time.Minute)
+	g := restartbudget.Grant{
+		ID: restartbudget.GrantID{ContainerKey: restartbudget.ContainerKey{PodUID: pod, Name: "app"}}, Workload: workload, Template: "t", Granted: at, Outcome: outcome,
+	}
+	if outcome != restartbudget.Open {
+		g.Spent, g.Judged, g.Ended = at, at, at
+	}
+	o := objectOf(g, watch.Key{Namespace: "shop", Name: pod}, 1)
+	o.Name, o.Status, o.ResourceVersion = pod, statusOf(g), "5"
+	return o
+}
+
+func (r *Restarts) put(t *testing.T, all ...*v1alpha1.RestartGrant) {
+	t.Helper()
+	for _, o := range all {
+		if err := r.grants.Add(o); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+const releasing = ` {"status":{"outcome":"released"}}`
+
+func TestRelease(t *testing.T) {
+	a := &patched{codes: map[string][]int{"web-2": {http.StatusNotFound}}}
+	r := newPatching(t, a)
+	if _, err := r.Release(t.Context(), web); err == nil || !strings.Contains(err.Error(), "not read yet") {
+		t.Errorf("Release() before the grants are read: %v", err)
+	}
+	if err := r.grants.Replace(nil, ""); err != nil {
+		t.Fatal(err)
+	}
+	r.put(t, madeGrant(web, "web-0", restartbudget.Unhelpful), madeGrant(web, "web-1", restartbudget.Unhelpful), madeGrant(web, "web-2", restartbudget.Unhelpful),
+		madeGrant(web, "web-3", restartbudget.Helped), madeGrant(web, "web-4", restartbudget.Released), madeGrant(web, "web-5", restartbudget.Open),
+		madeGrant(restartbudget.WorkloadID{Kind: "Deployment", Namespace: "shop", Name: "api"}, "api-0", restartbudget.Unhelpful))
+	if n, err := r.Release(t.Context(), web); n != 2 || err != nil {
+		t.Errorf("Release() = %d, %v, want 2: one is deleted already", n, err)
+	}
+	if diff := cmp.Diff([]string{"web-0" + releasing, "web-1" + releasing, "web-2" + releasing}, a.take()); diff != "" {
+		t.Errorf("patches (-want +got):\n%s", diff)
+	}
+	for name := range 3 {
+		a.codes[fmt.Sprint("web-", name)] = []int{http.StatusForbidden}
+	}
+	if n, err := r.Release(t.Context(), web); n != 0 || err == nil || !strings.Contains(err.Error(), "write the status of RestartGrant shop/web-") {
+		t.Errorf("Release() that is forbidden = %d, %v", n, err)
+	}
+	if n, err := r.Release(t.Context(), restartbudget.WorkloadID{Kind: "Deployment", Namespace: "shop", Name: "none"}); n != 0 || err != nil {
+		t.Errorf("Release() of a workload without grants = %d, %v", n, err)
+	}
+}
+
+// leads makes r lead, as Lead does.
+func (r *Restarts) leads() *leader {
+	all := r.allGrants()
+	return &leader{
+		Restarts: r, epoch: 1, state: restartbudget.Restore(time.Now(), grantsOf(all)), released: releasedOf(all), unwritten: map[watch.Key]restartbudget.Grant{},
+	}
+}
+
+// TestLeaderTakesReleases has another replica write that restarts are released, one grant after the other.
+func TestLeaderTakesReleases(t *testing.T) {
+	r := newPatching(t, &patched{})
+	r.put(t, madeGrant(web, "web-0", restartbudget.Unhelpful), madeGrant(web, "web-1", restartbudget.Unhelpful), madeGrant(web, "web-2", restartbudget.Released))
+	l := r.leads()
+	l.takeReleases(t.Context())
+	if !l.state.Waits(web, "t") {
+		t.Fatal("a release from before it led releases what came after")
+	}
+	unwritten := watch.Key{Namespace: "shop", Name: "web-1"}
+	l.unwritten[unwritten] = restartbudget.Grant{Workload: web, Outcome: restartbudget.Unhelpful}
+	r.put(t, madeGrant(web, "web-0", restartbudget.Released))
+	l.takeReleases(t.Context())
+	if l.state.Waits(web, "t") || l.state.Unhelpful(web, "t") {
+		t.Error("it waits after the release")
+	}
+	if g := l.unwritten[unwritten]; g.Outcome != restartbudget.Released {
+		t.Errorf("what is still to be written is %+v", g)
+	}
+	l.state = restartbudget.Restore(time.Now(), []restartbudget.Grant{{Workload: web, Template: "t", Outcome: restartbudget.Unhelpful}})
+	l.takeReleases(t.Context())
+	if !l.state.Unhelpful(web, "t") {
+		t.Error("a release counts twice: what did not help since is forgotten")
+	}
+}
+
+// TestStatusPatch shows that the leader does not write over a release: what it may not know of makes the patch fail, or is not in the patch.
+func TestStatusPatch(t *testing.T) {
+	ended := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
+	for name, tc := range map[string]struct {
+		known   restartbudget.Outcome // by the watch
+		outcome restartbudget.Outcome
+		want    string
+	}{
+		"it is the first to say so":      {restartbudget.Spent, restartbudget.Unhelpful, `{"metadata":{"resourceVersion":"5"},"status":{"outcome":"unhelpful","ended":"2030-01-02T03:04:05.000000Z"}}`},
+		"the API says so":                {restartbudget.Unhelpful, restartbudget.Unhelpful, `{"status":{"ended":"2030-01-02T03:04:05.000000Z"}}`},
+		"it is released meanwhile":       {restartbudget.Released, restartbudget.Unhelpful, `{"status":{"ended":"2030-01-02T03:04:05.000000Z"}}`},
+		"it is released, and known":      {restartbudget.Released, restartbudget.Released, `{"status":{"outcome":"released","ended":"2030-01-02T03:04:05.000000Z"}}`},
+		"what nobody else writes":        {restartbudget.Open, restartbudget.Spent, `{"status":{"outcome":"spent","ended":"2030-01-02T03:04:05.000000Z"}}`},
+		"the grant is deleted meanwhile": {"none", restartbudget.Unhelpful, `{"status":{"outcome":"unhelpful","ended":"2030-01-02T03:04:05.000000Z"}}`},
+	} {
+		r := newPatching(t, &patched{})
+		if tc.known != "none" {
+			r.put(t, madeGrant(web, "web-0", tc.known))
+		}
+		got, err := r.statusPatch(watch.Key{Namespace: "shop", Name: "web-0"}, statusOf(restartbudget.Grant{Outcome: tc.outcome, Ended: ended}))
+		if err != nil || string(got) != tc.want {
+			t.Errorf("%s: statusPatch() = %s, %v, want %s", name, got, err, tc.want)
+		}
+	}
+}
+
+// TestStatusIsWrittenAgain has the API server refuse, since the watch is behind or since it is ill.
+func TestStatusIsWrittenAgain(t *testing.T) {
+	a := &patched{codes: map[string][]int{"web-0": {http.StatusConflict, http.StatusInternalServerError}, "web-1": {http.StatusNotFound}}}
+	r := newPatching(t, a)
+	l := r.leads()
+	key := watch.Key{Namespace: "shop", Name: "web-0"}
+	for i, want := range []bool{false, false, true} {
+		if i == 0 {
+			l.patchStatus(t.Context(), key, restartbudget.Grant{Outcome: restartbudget.Helped})
+		} else {
+			l.writeAgain(t.Context())
+		}
+		if written := len(l.unwritten) == 0; written != want || len(a.take()) != 1 {
+			t.Fatalf("after %d tries it is written: %v, want %v", i+1, written, want)
+		}
+	}
+	l.writeAgain(t.Context())
+	if !l.patchStatus(t.Context(), watch.Key{Namespace: "shop", Name: "web-1"}, restartbudget.Grant{Outcome: restartbudget.Helped}) || len(l.unwritten) != 0 {
+		t.Error("the status of a grant that is deleted is to be written")
+	}
+	if diff := cmp.Diff([]string{`web-1 {"status":{"outcome":"helped"}}`}, a.take()); diff != "" {
+		t.Errorf("patches at the end (-want +got):\n%s", diff)
+	}
+}
