@@ -74,6 +74,8 @@ type session struct {
 	toldOld    bool
 	// unreached ticks while it is not known that Envoy has all listeners, and other replicas are missing that may know it; else it is nil.
 	unreached *time.Ticker
+	// liveness is what the agent has said of liveness probes and is not taken yet.
+	liveness livenessQueue
 	// drainPoll ticks while a recorded drain is not in the view yet, else nil.
 	drainPoll *time.Ticker
 
@@ -205,7 +207,9 @@ func (s *Sessions) serve(sess *session, hello *agentv1.Hello, messages <-chan re
 	if err := s.report(sess, hello.GetInUse()); err != nil {
 		return err
 	}
-	return s.converse(sess, messages)
+	err := s.converse(sess, messages)
+	_ = s.takeNewest(sess) // the last word, unless a newer session has had one
+	return err
 }
 
 // converse handles what comes, and sends what is due, until the session ends.
@@ -232,6 +236,10 @@ func (s *Sessions) converse(sess *session, messages <-chan received) error {
 			}
 		case <-sess.listenersTick():
 			s.askListeners(sess)
+		case <-sess.liveness.tick():
+			if err := s.takeNewest(sess); err != nil {
+				return err
+			}
 		case r := <-messages:
 			if r.err != nil {
 				return ended(r.err)
