@@ -50,7 +50,7 @@ func (p *pod) sameGrants(other *pod) bool {
 func readPod(p *corev1.Pod) (pod, bool) {
 	isGuarded := p.Annotations[mesh.AnnotationGuardedLiveness] == "enabled"
 	if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
-		return pod{uid: string(p.UID), ended: true, instances: instancesOf(p, guardedContainers(&p.Spec), nil)}, isGuarded
+		return pod{uid: string(p.UID), ended: true, instances: instancesOf(p, guardedContainers(probeTable(&p.Spec)), nil)}, isGuarded
 	}
 	r := pod{
 		uid: string(p.UID), workload: workloadOf(p), condition: conditionOf(p),
@@ -65,14 +65,15 @@ func readPod(p *corev1.Pod) (pod, bool) {
 	if !isGuarded {
 		return r, true
 	}
-	r.labels, r.owner, r.unguarded = maps.Clone(p.Labels), ownerOf(p), unguardedOf(p)
+	table := probeTable(&p.Spec)
+	r.labels, r.owner, r.unguarded = maps.Clone(p.Labels), ownerOf(p), unguardedOf(p, table)
 	statuses := map[string]*corev1.ContainerStatus{}
 	for _, list := range [][]corev1.ContainerStatus{p.Status.InitContainerStatuses, p.Status.ContainerStatuses} {
 		for i := range list {
 			statuses[list[i].Name] = &list[i]
 		}
 	}
-	names := guardedContainers(&p.Spec)
+	names := guardedContainers(table)
 	r.instances = instancesOf(p, names, statuses)
 	for _, name := range names {
 		c := restartbudget.Container{Name: intern(name)}
@@ -87,10 +88,10 @@ func readPod(p *corev1.Pod) (pod, bool) {
 	return r, true
 }
 
-// guardedContainers returns those that the probe table of the sidecar names, sorted.
-func guardedContainers(spec *corev1.PodSpec) []string {
+// guardedContainers returns those that a probe table guards, sorted.
+func guardedContainers(table mesh.ProbeTable) []string {
 	var all []string
-	for _, p := range probeTable(spec) {
+	for _, p := range table {
 		if p.Guarded {
 			all = append(all, p.Container)
 		}

@@ -34,8 +34,7 @@ var whyNames = [whys]string{"exec", "per_port_tcp", "per_port_grpc", "other_host
 type unguarded [whys]uint8
 
 // unguardedOf counts the liveness probes of a guarded pod, as it is after injection, that the table of its agent does not guard.
-func unguardedOf(p *corev1.Pod) (u unguarded) {
-	table := probeTable(&p.Spec)
+func unguardedOf(p *corev1.Pod, table mesh.ProbeTable) (u unguarded) {
 	for _, list := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
 		for i := range list {
 			c := &list[i]
