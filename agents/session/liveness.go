@@ -77,16 +77,16 @@ func (q *livenessQueue) tick() <-chan time.Time {
 	return q.due.C
 }
 
-// takeNewest takes what waits, if anything does.
-func (s *Sessions) takeNewest(sess *session) error {
+// takeNewest takes what waits, if anything does, and a newer session has not had its say: that has ended this one then.
+func (s *Sessions) takeNewest(sess *session) {
 	q := &sess.liveness
 	if q.due == nil {
-		return nil
+		return
 	}
 	q.due.Stop()
 	m := q.newest
 	q.due, q.newest = nil, nil
-	return s.takeLiveness(sess, m)
+	_ = s.takeLiveness(sess, m)
 }
 
 func (s *Sessions) takeLiveness(sess *session, m *agentv1.Liveness) error {

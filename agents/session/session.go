@@ -208,7 +208,7 @@ func (s *Sessions) serve(sess *session, hello *agentv1.Hello, messages <-chan re
 		return err
 	}
 	err := s.converse(sess, messages)
-	_ = s.takeNewest(sess) // the last word, unless a newer session has had one
+	s.takeNewest(sess) // the last word
 	return err
 }
 
@@ -237,18 +237,22 @@ func (s *Sessions) converse(sess *session, messages <-chan received) error {
 		case <-sess.listenersTick():
 			s.askListeners(sess)
 		case <-sess.liveness.tick():
-			if err := s.takeNewest(sess); err != nil {
-				return err
-			}
+			s.takeNewest(sess)
 		case r := <-messages:
-			if r.err != nil {
-				return ended(r.err)
-			}
-			if err := s.handle(sess, r.message); err != nil {
+			if over, err := s.take(sess, r); over {
 				return err
 			}
 		}
 	}
+}
+
+// take handles what was received, and reports whether the session is over, and why.
+func (s *Sessions) take(sess *session, r received) (over bool, err error) {
+	if r.err != nil {
+		return true, ended(r.err)
+	}
+	err = s.handle(sess, r.message)
+	return err != nil, err
 }
 
 func (s *Sessions) handle(sess *session, message *agentv1.AgentMessage) error {

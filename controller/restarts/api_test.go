@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -84,11 +85,7 @@ func newAPI(t testing.TB, settings restartbudget.Settings) *api {
 func (a *api) said() map[watch.Key]Liveness {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	all := make(map[watch.Key]Liveness, len(a.liveness))
-	for key, l := range a.liveness {
-		all[key] = l
-	}
-	return all
+	return maps.Clone(a.liveness)
 }
 
 func (a *api) record(e events.Event) {

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -297,7 +298,7 @@ func TestHangIsNoticed(t *testing.T) {
 		ended, release := make(chan struct{}), make(chan struct{})
 		go func() { w.run(ctx); close(ended) }()
 		for i := range 2 * writesAtOnce {
-			w.put(writeID{classDelete, watch.Key{Name: fmt.Sprint(i)}}, func(context.Context) error { <-release; return nil })
+			w.put(writeID{classDelete, watch.Key{Name: strconv.Itoa(i)}}, func(context.Context) error { <-release; return nil })
 		}
 		wait(2 * time.Minute)
 		if loop.Check() == nil {

@@ -1,6 +1,7 @@
 package restarts
 
 import (
+	"maps"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -183,9 +184,7 @@ func TestUnguarded(t *testing.T) {
 			o.Spec.Containers[0].Env[0].Value = "[" + tc.table + "]"
 			o.Spec.Containers[1].LivenessProbe = &corev1.Probe{ProbeHandler: tc.probe}
 			o.Spec.Containers[1].Ports = []corev1.ContainerPort{{Name: "db", ContainerPort: 5432}}
-			for key, value := range tc.annotations {
-				o.Annotations[key] = value
-			}
+			maps.Copy(o.Annotations, tc.annotations)
 			if tc.change != nil {
 				tc.change(o)
 			}

@@ -2,6 +2,7 @@ package restarts
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net/http"
 	"slices"
@@ -279,7 +280,7 @@ func isForbiddenCondition(c class, err error) bool {
 
 // isRefused reports whether an error says that nothing was written, and that a further try would not help.
 func isRefused(err error) bool {
-	status, is := err.(apierrors.APIStatus) //nolint:errorlint // what the client returns
+	status, is := errors.AsType[apierrors.APIStatus](err)
 	if !is {
 		return false
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -26,7 +27,7 @@ func listGrants(ctx context.Context, client rest.Interface) ([]v1alpha1.RestartG
 	var all []v1alpha1.RestartGrant
 	for token := ""; ; {
 		var page v1alpha1.RestartGrantList
-		err := client.Get().Resource(resource).Param("limit", fmt.Sprint(listPage)).Param("continue", token).Do(ctx).Into(&page)
+		err := client.Get().Resource(resource).Param("limit", strconv.Itoa(listPage)).Param("continue", token).Do(ctx).Into(&page)
 		if err != nil {
 			return nil, fmt.Errorf("list RestartGrants: %w", err)
 		}
