@@ -74,6 +74,8 @@ type Options struct {
 	TellRestarts func(pod watch.Key)
 	// GuardedLiveness are the settings of Restarts at the start. They must be valid.
 	GuardedLiveness restartbudget.Settings
+	// WithoutGrants returns the pods whose agents are too old for grants of restarts. Default none.
+	WithoutGrants func() map[watch.Key]bool
 	// Drains says which proxies should get no new traffic.
 	Drains source.Drains
 	// Registerer for metrics. Default none.
@@ -86,7 +88,7 @@ type Options struct {
 
 // Loops of a Controller. Derive makes the objects of the mesh; the others are those of the replica that leads.
 type Loops struct {
-	Derive, Status, Warnings, CatchUp, WebhookCA, Restarts *heartbeat.Loop
+	Derive, Status, Warnings, CatchUp, WebhookCA, Restarts, RestartWrites *heartbeat.Loop
 }
 
 // Controller follows the cluster, and writes to it while this replica leads.
@@ -156,7 +158,9 @@ func (c *Controller) newRestarts() error {
 	}
 	c.Restarts = restarts.New(restarts.Options{
 		Watching: c.watching, Grants: grants, Writing: writing, Status: status, Liveness: c.o.Liveness, Tell: c.o.TellRestarts, Record: c.Events.Record,
-		Logger: c.o.Logger, Settings: c.o.GuardedLiveness, Loop: c.o.Loops.Restarts,
+		Logger: c.o.Logger, Settings: c.o.GuardedLiveness, Loop: c.o.Loops.Restarts, Writes: c.o.Loops.RestartWrites,
+		Pods: c.client.CoreV1(), Namespaces: c.Cluster.Guarded, WithoutGrants: c.o.WithoutGrants, Registerer: c.o.Registerer,
+		Lease: watch.Key{Namespace: c.o.Namespace, Name: leader.LeaseName},
 	})
 	return nil
 }

@@ -68,7 +68,7 @@ func TestStrictestPolicy(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
-			w.add(deployment(1), podNamed("a", nil), podNamed("plain", unguarded))
+			w.add(newDeployment(1), podNamed("a", nil), podNamed("plain", unguard))
 			for i, change := range tc.budgets {
 				w.add(budgetOf(strconv.Itoa(i), change))
 			}
@@ -99,7 +99,7 @@ func TestTurns(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
-			w.add(deployment(int32(tc.pods)), budgetOf("a", slots(tc.maxUnavailable)))
+			w.add(newDeployment(int32(tc.pods)), budgetOf("a", slots(tc.maxUnavailable)))
 			w.addPods(tc.pods)
 			inTurn := map[int]int{}
 			for pod, away := range w.away() {
@@ -124,7 +124,7 @@ func TestTurnsAreTheSameEverywhere(t *testing.T) {
 	var first map[string]Away
 	for range 5 {
 		w := newWorld(t)
-		w.add(deployment(8), budgetOf("a", slots("2")))
+		w.add(newDeployment(8), budgetOf("a", slots("2")))
 		for _, i := range rand.Perm(8) {
 			w.add(podNamed(fmt.Sprintf("pod-%d", i), nil))
 		}
@@ -147,14 +147,14 @@ func TestTurnsAreTheSameEverywhere(t *testing.T) {
 
 func TestWhoHasATurn(t *testing.T) {
 	w := newWorld(t)
-	w.add(deployment(2), budgetOf("a", slots("1")),
+	w.add(newDeployment(2), budgetOf("a", slots("1")),
 		podNamed("a", nil),
 		podNamed("next", func(p *corev1.Pod) { // of the next template
 			p.Labels["pod-template-hash"], p.OwnerReferences[0].Name = "77aa", "web-77aa"
 		}),
 		podNamed("suspended", func(p *corev1.Pod) { p.Annotations[mesh.AnnotationLiveness] = "suspended" }),
 		podNamed("ends", func(p *corev1.Pod) { p.DeletionTimestamp = new(metav1.Now()) }),
-		podNamed("plain", unguarded),
+		podNamed("plain", unguard),
 		podNamed("ended", func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }),
 	)
 	all, turns := w.away(), map[int]bool{}
@@ -172,9 +172,9 @@ func TestWhoHasATurn(t *testing.T) {
 // Without a rank, or where nothing may be unavailable, pods hold.
 func TestNoTurns(t *testing.T) {
 	for name, build := range map[string]func(*world){
-		"none may be unavailable": func(w *world) { w.add(deployment(2), budgetOf("a", slots("0"))) },
+		"none may be unavailable": func(w *world) { w.add(newDeployment(2), budgetOf("a", slots("0"))) },
 		"another budget of none": func(w *world) {
-			w.add(deployment(2), budgetOf("a", slots("1")), budgetOf("b", func(s *budgetSpec) { s.WhenAway, s.MinAvailable = "slots", new(intstr.FromString("100%")) }))
+			w.add(newDeployment(2), budgetOf("a", slots("1")), budgetOf("b", func(s *budgetSpec) { s.WhenAway, s.MinAvailable = "slots", new(intstr.FromString("100%")) }))
 		},
 		"desired pods are not known": func(w *world) { w.add(budgetOf("a", slots("1"))) },
 		"an owner that is not known": func(w *world) {
@@ -217,7 +217,7 @@ func TestTurnTime(t *testing.T) {
 		with := func(table string) func(*corev1.Pod) {
 			return func(p *corev1.Pod) { p.Spec.Containers[0].Env[0].Value = table }
 		}
-		w.add(deployment(2), budgetOf("a", slots("1")), podNamed("fast", with(fastest)), podNamed("b", with(table)))
+		w.add(newDeployment(2), budgetOf("a", slots("1")), podNamed("fast", with(fastest)), podNamed("b", with(table)))
 		all := w.away()
 		for _, pod := range []string{"fast", "b"} {
 			if all[pod].TurnTime != want {
@@ -230,7 +230,7 @@ func TestTurnTime(t *testing.T) {
 // A change of a rank is told to those whose turn it changes; a change that is none is told to nobody.
 func TestTurnsAreTold(t *testing.T) {
 	w := newWorld(t)
-	w.add(deployment(3), budgetOf("a", slots("1")))
+	w.add(newDeployment(3), budgetOf("a", slots("1")))
 	w.addPods(3)
 	told := map[string]int{}
 	client, err := kubernetes.NewForConfig(&rest.Config{})

@@ -37,7 +37,7 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	w := &world{t: t}
-	w.cluster = newCluster(client, client.CoreV1().RESTClient(), func() { w.changes++ }, slog.New(slog.NewTextHandler(&w.log, nil)))
+	w.cluster = newCluster(client, client.CoreV1().RESTClient(), func() { w.changes++ }, func(watch.Key) {}, slog.New(slog.NewTextHandler(&w.log, nil)))
 	return w
 }
 
@@ -72,7 +72,7 @@ func podNamed(name string, change func(*corev1.Pod)) *corev1.Pod {
 	return p
 }
 
-func deployment(replicas int32) *appsv1.Deployment {
+func newDeployment(replicas int32) *appsv1.Deployment {
 	return &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}, Spec: appsv1.DeploymentSpec{Replicas: &replicas}}
 }
 
@@ -185,12 +185,12 @@ func TestBudgetsOfWorkloads(t *testing.T) {
 	elsewhere := budgetOf("elsewhere", limit(&metav1.LabelSelector{}))
 	elsewhere.Namespace = "other"
 	w.add(
-		deployment(3), elsewhere,
+		newDeployment(3), elsewhere,
 		budgetOf("old", limit(selecting("web"))), budgetOf("new", limit(selecting("web2"))), budgetOf("unguarded", limit(selecting("plain"))), budgetOf("all", limit(&metav1.LabelSelector{})),
 		podNamed("a", nil), podNamed("b", nil),
 		podNamed("c", func(p *corev1.Pod) { p.Labels["app"] = "web2" }), // of the next template
 		podNamed("d", func(p *corev1.Pod) {
-			unguarded(p)
+			unguard(p)
 			p.Labels["app"] = "plain"
 		}),
 	)

@@ -39,7 +39,7 @@ func TestBudgetStatuses(t *testing.T) {
 	w := newWorld(t)
 	w.add(
 		podOfApp("web-1", "web"), podOfApp("web-2", "web"), podOfApp("db-1", "db"),
-		podNamed("plain", unguarded),
+		podNamed("plain", unguard),
 		budgetOf("both", one("web", "db")), budgetOf("web", one("web")), budgetOf("db", one("db")), budgetOf("none", one("mail")), budgetOf("bad", func(s *budgetSpec) { s.WhenAway = "soon" }),
 	)
 	now := time.Now().Truncate(time.Second)
@@ -95,13 +95,13 @@ func TestManyOverlappingBudgets(t *testing.T) {
 	}
 }
 
-// api is an API server that takes patches.
-type api struct {
+// statusAPI is an API server that takes patches.
+type statusAPI struct {
 	patches []string // path and body
 	answer  int
 }
 
-func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (a *statusAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
 	a.patches = append(a.patches, r.URL.Path+" "+string(body))
 	if a.answer != http.StatusOK {
@@ -113,7 +113,7 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // newStatus returns what writes the statuses of a world to an API server, and its log.
-func newStatus(t *testing.T, w *world, a *api) (*budgetStatus, *bytes.Buffer) {
+func newStatus(t *testing.T, w *world, a *statusAPI) (*budgetStatus, *bytes.Buffer) {
 	t.Helper()
 	server := httptest.NewServer(a)
 	t.Cleanup(server.Close)
@@ -128,7 +128,7 @@ func newStatus(t *testing.T, w *world, a *api) (*budgetStatus, *bytes.Buffer) {
 }
 
 func TestStatusIsWrittenOnChange(t *testing.T) {
-	w, a := newWorld(t), &api{answer: http.StatusOK}
+	w, a := newWorld(t), &statusAPI{answer: http.StatusOK}
 	b := budgetOf("a", one("web"))
 	w.add(podOfApp("web-1", "web"), b)
 	s, log := newStatus(t, w, a)
@@ -169,7 +169,7 @@ func TestStatusIsTriedAgain(t *testing.T) {
 		"an unknown trouble": {http.StatusTeapot, 3, 2}, // which one budget meets in a pass
 	} {
 		t.Run(name, func(t *testing.T) {
-			w, a := newWorld(t), &api{answer: tc.answer}
+			w, a := newWorld(t), &statusAPI{answer: tc.answer}
 			w.add(podOfApp("web-1", "web"), budgetOf("a", one("web")), budgetOf("b", one("db")))
 			s, log := newStatus(t, w, a)
 			now := time.Now()
@@ -186,7 +186,7 @@ func TestStatusIsTriedAgain(t *testing.T) {
 // The leader counts restarts in progress and what is held by pod.
 func TestProgress(t *testing.T) {
 	w := newWorld(t)
-	w.add(deployment(2), podOfApp("web-1", "web"), podOfApp("web-2", "web"), budgetOf("a", one("web")))
+	w.add(newDeployment(2), podOfApp("web-1", "web"), podOfApp("web-2", "web"), budgetOf("a", one("web")))
 	now := time.Now()
 	asking := Liveness{Asking: []Asking{{Container: "app", Since: now}}}
 	in, _ := w.input(map[watch.Key]Liveness{{Namespace: "shop", Name: "web-1"}: asking, {Namespace: "shop", Name: "web-2"}: asking})

@@ -163,7 +163,7 @@ func (r *Restarts) Look(ctx context.Context, namespace, name string) ([]Unguarde
 
 func whyUnguarded(p *corev1.Pod) string {
 	guarded := p.Annotations[mesh.AnnotationGuardedLiveness]
-	containers, _ := guardedContainers(&p.Spec)
+	containers, _ := guardedContainers(probeTable(&p.Spec, false))
 	switch {
 	case p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed:
 		return "it has ended"

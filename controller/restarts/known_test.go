@@ -98,14 +98,14 @@ func TestWhyUnguarded(t *testing.T) {
 		"it has ended":      func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed },
 		"it has no sidecar": func(p *corev1.Pod) { p.Spec.Containers = p.Spec.Containers[1:] },
 		"it has no annotation sonde.dev/guarded-liveness: that of its namespace is for pods that are made after it": func(p *corev1.Pod) {
-			unguarded(p)
+			unguard(p)
 			p.Annotations = nil
 		},
 		`its annotation sonde.dev/guarded-liveness is "disabled"`: func(p *corev1.Pod) {
-			unguarded(p)
+			unguard(p)
 			p.Annotations[mesh.AnnotationGuardedLiveness] = "disabled"
 		},
-		"none of its containers has a liveness probe that can be guarded: sondectl probes explain says why": unguarded,
+		"none of its containers has a liveness probe that can be guarded: sondectl probes explain says why": unguard,
 		"this replica of the control plane has not read it yet":                                             func(*corev1.Pod) {},
 	} {
 		p := guardedPod()

@@ -25,17 +25,41 @@ type pod struct {
 	restartbudget.Pod
 
 	wrong []wrongAnnotation
+	// ended pods count in nothing. They are kept if they were guarded.
+	ended     bool
+	instances []instance
+	condition condition // what it says now
+	unguarded unguarded
+	owner     owner
 }
 
 func (p *pod) guarded() bool { return p != nil && len(p.Containers) > 0 }
 
-// readPod returns false for pods that have ended.
+// has reports whether a grant is for a container of the pod as it is: another pod of the name, or another restart, needs another one.
+func (p *pod) has(id restartbudget.GrantID) bool {
+	return p != nil && p.uid == id.PodUID && slices.ContainsFunc(p.Containers, func(c restartbudget.Container) bool {
+		return c.Name == id.Name && c.Restarts == id.Restarts
+	})
+}
+
+// sameGrants reports whether both pods have the same grants.
+func (p *pod) sameGrants(other *pod) bool {
+	return p != nil && p.uid == other.uid && slices.EqualFunc(p.Containers, other.Containers, func(a, b restartbudget.Container) bool {
+		return a.Name == b.Name && a.Restarts == b.Restarts
+	})
+}
+
+// readPod returns false for pods that have ended and were not guarded. A pod is guarded by the probe table of its sidecar, not by its annotation: the agent
+// has the table, and goes by it as long as the pod runs.
 func readPod(p *corev1.Pod) (pod, bool) {
+	asked := p.Annotations[mesh.AnnotationGuardedLiveness] == "enabled"
+	table := probeTable(&p.Spec, asked)
+	guarded, decides := guardedContainers(table)
 	if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
-		return pod{}, false
+		return pod{uid: string(p.UID), ended: true, instances: instancesOf(p, guarded, nil)}, len(guarded) > 0
 	}
 	r := pod{
-		uid: string(p.UID), workload: workloadOf(p),
+		uid: string(p.UID), workload: workloadOf(p), condition: conditionOf(p),
 		Pod: restartbudget.Pod{
 			Name: p.Name, Node: intern(p.Spec.NodeName), Template: templateOf(p), Terminating: p.DeletionTimestamp != nil,
 		},
@@ -43,18 +67,26 @@ func readPod(p *corev1.Pod) (pod, bool) {
 	for _, c := range p.Status.Conditions {
 		r.Ready = r.Ready || c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
 	}
-	guarded, decides := guardedContainers(&p.Spec)
-	if len(guarded) == 0 {
-		return r, true
+	if asked {
+		r.unguarded = unguardedOf(p, table)
 	}
-	r.labels = maps.Clone(p.Labels)
+	if len(guarded) > 0 {
+		r.readGuarded(p, guarded)
+		r.decides = decides
+	}
+	return r, true
+}
+
+// readGuarded takes what is kept of a guarded pod alone.
+func (r *pod) readGuarded(p *corev1.Pod, guarded []string) {
+	r.labels, r.owner = maps.Clone(p.Labels), ownerOf(p)
 	statuses := map[string]*corev1.ContainerStatus{}
 	for _, list := range [][]corev1.ContainerStatus{p.Status.InitContainerStatuses, p.Status.ContainerStatuses} {
 		for i := range list {
 			statuses[list[i].Name] = &list[i]
 		}
 	}
-	r.decides = decides
+	r.instances = instancesOf(p, guarded, statuses)
 	for _, name := range guarded {
 		c := restartbudget.Container{Name: intern(name)}
 		if spec := podspec.Container(&p.Spec, name); spec != nil {
@@ -65,32 +97,35 @@ func readPod(p *corev1.Pod) (pod, bool) {
 		}
 		r.Containers = append(r.Containers, c)
 	}
-	return r, true
 }
 
-// guardedContainers returns those that the probe table of the sidecar names, sorted, and the longest that the kubelet needs to restart one of them. What
-// annotations say is not asked: the agent has the table, and goes by it as long as the pod runs.
-func guardedContainers(spec *corev1.PodSpec) (all []string, decides time.Duration) {
-	sidecar := podspec.Container(spec, mesh.ContainerSidecar)
-	if sidecar == nil {
-		return nil, 0
-	}
-	for i := range sidecar.Env {
-		if sidecar.Env[i].Name != mesh.EnvProbeTable || !strings.Contains(sidecar.Env[i].Value, `"guarded"`) { // most pods of most meshes
-			continue
-		}
-		table, _, err := mesh.ParseProbeTable(sidecar.Env[i].Value)
-		if err != nil {
-			continue // its agent does not start with it
-		}
-		for _, p := range table {
-			if p.Guarded {
-				all, decides = append(all, p.Container), max(decides, decidesIn(p))
-			}
+// guardedContainers returns those that a probe table guards, sorted, and the longest that the kubelet needs to restart one of them.
+func guardedContainers(table mesh.ProbeTable) (all []string, decides time.Duration) {
+	for _, p := range table {
+		if p.Guarded {
+			all, decides = append(all, p.Container), max(decides, decidesIn(p))
 		}
 	}
 	slices.Sort(all)
 	return slices.Compact(all), decides
+}
+
+// probeTable returns that of the sidecar, nil if there is none that its agent can read. Unless all are asked for, those that guard nothing are left out
+// without being read: they are those of most pods of most meshes.
+func probeTable(spec *corev1.PodSpec, all bool) mesh.ProbeTable {
+	sidecar := podspec.Container(spec, mesh.ContainerSidecar)
+	if sidecar == nil {
+		return nil
+	}
+	for i := range sidecar.Env {
+		if sidecar.Env[i].Name != mesh.EnvProbeTable || !all && !strings.Contains(sidecar.Env[i].Value, `"guarded"`) {
+			continue
+		}
+		if table, _, err := mesh.ParseProbeTable(sidecar.Env[i].Value); err == nil {
+			return table
+		}
+	}
+	return nil
 }
 
 // workloadOf returns the top owner: a Deployment for a pod of its ReplicaSet, whose name ends with the hash of the template.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
@@ -81,12 +80,6 @@ func (l *leader) takeReleases(ctx context.Context) {
 	l.released = now
 	for workload := range workloads {
 		l.state.Release(workload)
-		for key, g := range l.unwritten {
-			if g.Workload == workload && g.Outcome == restartbudget.Unhelpful {
-				g.Outcome = restartbudget.Released
-				l.unwritten[key] = g
-			}
-		}
 		l.o.Logger.InfoContext(ctx, "restarts that did not help count no more", "workload", workload.String())
 	}
 }
@@ -106,14 +99,4 @@ func (r *Restarts) statusPatch(key watch.Key, status v1alpha1.RestartGrantStatus
 	}
 	patch["status"] = status
 	return json.Marshal(patch)
-}
-
-// writeAgain writes what could not be written in the last round. An API server that does not answer is asked once, each time for another one.
-func (l *leader) writeAgain(ctx context.Context) {
-	for key, g := range maps.Clone(l.unwritten) {
-		l.o.Loop.Beat()
-		if !l.patchStatus(ctx, key, g) {
-			return
-		}
-	}
 }

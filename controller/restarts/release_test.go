@@ -140,9 +140,9 @@ func TestRelease(t *testing.T) {
 // leads makes r lead, as Lead does.
 func (r *Restarts) leads() *leader {
 	all := r.allGrants()
-	return &leader{
-		Restarts: r, epoch: 1, state: restartbudget.Restore(time.Now(), grantsOf(all)), released: releasedOf(all), unwritten: map[watch.Key]restartbudget.Grant{},
-	}
+	l := newLeader(r, 1)
+	l.state, l.released = restartbudget.Restore(time.Now(), grantsOf(all)), releasedOf(all)
+	return l
 }
 
 // TestLeaderTakesReleases has another replica write that restarts are released, one grant after the other.
@@ -154,15 +154,10 @@ func TestLeaderTakesReleases(t *testing.T) {
 	if !l.state.Waits(web, "t") {
 		t.Fatal("a release from before it led releases what came after")
 	}
-	unwritten := watch.Key{Namespace: "shop", Name: "web-1"}
-	l.unwritten[unwritten] = restartbudget.Grant{Workload: web, Outcome: restartbudget.Unhelpful}
 	r.put(t, madeGrant(web, "web-0", restartbudget.Released))
 	l.takeReleases(t.Context())
 	if l.state.Waits(web, "t") || l.state.Unhelpful(web, "t") {
 		t.Error("it waits after the release")
-	}
-	if g := l.unwritten[unwritten]; g.Outcome != restartbudget.Released {
-		t.Errorf("what is still to be written is %+v", g)
 	}
 	l.state = restartbudget.Restore(time.Now(), []restartbudget.Grant{{Workload: web, Template: "t", Outcome: restartbudget.Unhelpful}})
 	l.takeReleases(t.Context())
@@ -194,30 +189,5 @@ func TestStatusPatch(t *testing.T) {
 		if err != nil || string(got) != tc.want {
 			t.Errorf("%s: statusPatch() = %s, %v, want %s", name, got, err, tc.want)
 		}
-	}
-}
-
-// TestStatusIsWrittenAgain has the API server refuse, since the watch is behind or since it is ill.
-func TestStatusIsWrittenAgain(t *testing.T) {
-	a := &patched{codes: map[string][]int{"web-0": {http.StatusConflict, http.StatusInternalServerError}, "web-1": {http.StatusNotFound}}}
-	r := newPatching(t, a)
-	l := r.leads()
-	key := watch.Key{Namespace: "shop", Name: "web-0"}
-	for i, want := range []bool{false, false, true} {
-		if i == 0 {
-			l.patchStatus(t.Context(), key, restartbudget.Grant{Outcome: restartbudget.Helped})
-		} else {
-			l.writeAgain(t.Context())
-		}
-		if written := len(l.unwritten) == 0; written != want || len(a.take()) != 1 {
-			t.Fatalf("after %d tries it is written: %v, want %v", i+1, written, want)
-		}
-	}
-	l.writeAgain(t.Context())
-	if !l.patchStatus(t.Context(), watch.Key{Namespace: "shop", Name: "web-1"}, restartbudget.Grant{Outcome: restartbudget.Helped}) || len(l.unwritten) != 0 {
-		t.Error("the status of a grant that is deleted is to be written")
-	}
-	if diff := cmp.Diff([]string{`web-1 {"status":{"outcome":"helped"}}`}, a.take()); diff != "" {
-		t.Errorf("patches at the end (-want +got):\n%s", diff)
 	}
 }

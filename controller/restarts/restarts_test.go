@@ -92,8 +92,8 @@ func guardedPod() *corev1.Pod {
 	}
 }
 
-// unguarded makes a pod one whose probes the kubelet was left with.
-func unguarded(p *corev1.Pod) { p.Spec.Containers[0].Env = nil }
+// unguard makes a pod one whose probes the kubelet was left with.
+func unguard(p *corev1.Pod) { p.Spec.Containers[0].Env = nil }
 
 func TestReadPod(t *testing.T) {
 	want := restartbudget.Pod{
@@ -107,7 +107,11 @@ func TestReadPod(t *testing.T) {
 		change func(*corev1.Pod)
 		holds  func(pod, bool) bool
 	}{
-		"ended": {func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }, func(_ pod, is bool) bool { return !is }},
+		"ended": {func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }, func(p pod, is bool) bool { return is && p.ended && !p.guarded() && p.instances[0].ended }},
+		"ended, not guarded": {func(p *corev1.Pod) {
+			unguard(p)
+			p.Status.Phase = corev1.PodSucceeded
+		}, func(_ pod, is bool) bool { return !is }},
 		"not guarded": {func(p *corev1.Pod) {
 			p.Spec.Containers[0].Env[0].Value = strings.ReplaceAll(p.Spec.Containers[0].Env[0].Value, "true", "false")
 		}, func(p pod, is bool) bool { return is && len(p.Containers) == 0 && p.Ready }},

@@ -7,12 +7,15 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"sigs.k8s.io/yaml"
 
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
@@ -31,7 +34,8 @@ func TestRestartsAreGranted(t *testing.T) {
 	grantAndRefund(t, client, p, "restarts")
 }
 
-// grantAndRefund makes a guarded pod in a namespace, whose liveness probe fails, and then passes before the kubelet has asked. A grant of long ago goes.
+// grantAndRefund makes a guarded pod in a namespace, whose liveness probe fails, which is held while the pod is suspended, and then passes before the kubelet
+// has asked. A grant of long ago goes.
 func grantAndRefund(t *testing.T, client kubernetes.Interface, p *plane, namespace string) {
 	t.Helper()
 	grants := sondePath(namespace, "restartgrants")
@@ -39,18 +43,14 @@ func grantAndRefund(t *testing.T, client kubernetes.Interface, p *plane, namespa
 	if _, err := cluster.Do(t.Context(), http.MethodPost, grants, "application/yaml", old); err != nil {
 		t.Fatal(err)
 	}
-	stream, send := newGuardedSession(t, client, p, namespace)
+	stream, send := newGuardedSession(t, client, p, namespace, func(p *corev1.Pod) { p.Annotations[mesh.AnnotationLiveness] = string(mesh.LivenessSuspended) })
 	send(&agentv1.Liveness{Held: []*agentv1.HeldLiveness{{Container: "app", Reason: "refused"}}})
-	var granted *agentv1.RestartGrant
-	for granted == nil {
-		r, err := stream.Recv()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if all := r.GetRestarts().GetGrants(); len(all) > 0 {
-			granted = all[0]
-		}
+	pods := client.CoreV1().Pods(namespace)
+	poll(t, "the pod to say that its container is held", func(ctx context.Context) error { return condition(ctx, pods, corev1.ConditionTrue, "Suspended") })
+	if _, err := pods.Patch(t.Context(), "guarded", types.MergePatchType, []byte(`{"metadata": {"annotations": {"sonde.dev/liveness": null}}}`), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
 	}
+	granted := nextGrant(t, stream)
 	if granted.GetContainer() != "app" || granted.GetEpoch() < 1 {
 		t.Errorf("the agent is told %v", granted)
 	}
@@ -69,15 +69,49 @@ func grantAndRefund(t *testing.T, client kubernetes.Interface, p *plane, namespa
 		}
 		return nil
 	})
+	poll(t, "the pod to say that nothing is held", func(ctx context.Context) error { return condition(ctx, pods, corev1.ConditionFalse, "NotHeld") })
 	if err := stream.CloseSend(); err != nil {
 		t.Error(err)
 	}
 }
 
-// newGuardedSession makes a guarded pod, and returns the session of its agent, and what tells of its liveness probe there.
-func newGuardedSession(t *testing.T, client kubernetes.Interface, p *plane, namespace string) (agentv1.AgentService_SessionClient, func(*agentv1.Liveness)) {
+// nextGrant waits until an agent is told of a grant.
+func nextGrant(t *testing.T, stream agentv1.AgentService_SessionClient) *agentv1.RestartGrant {
 	t.Helper()
-	m := newGuardedPod(t, client, namespace)
+	for {
+		r, err := stream.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if all := r.GetRestarts().GetGrants(); len(all) > 0 {
+			return all[0]
+		}
+	}
+}
+
+// condition returns an error unless the pod named guarded has the condition of held liveness probes, beside those of others.
+func condition(ctx context.Context, pods typedcorev1.PodInterface, status corev1.ConditionStatus, reason string) error {
+	p, err := pods.Get(ctx, "guarded", metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	of := func(name corev1.PodConditionType) corev1.PodCondition {
+		i := slices.IndexFunc(p.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == name })
+		if i < 0 {
+			return corev1.PodCondition{}
+		}
+		return p.Status.Conditions[i]
+	}
+	if c := of(mesh.ConditionLivenessHeld); c.Status != status || c.Reason != reason || of(corev1.PodReady).Status != corev1.ConditionTrue {
+		return fmt.Errorf("conditions %+v", p.Status.Conditions)
+	}
+	return nil
+}
+
+// newGuardedSession makes a guarded pod, and returns the session of its agent, and what tells of its liveness probe there.
+func newGuardedSession(t *testing.T, client kubernetes.Interface, p *plane, namespace string, edit ...func(*corev1.Pod)) (agentv1.AgentService_SessionClient, func(*agentv1.Liveness)) {
+	t.Helper()
+	m := newGuardedPod(t, client, namespace, edit...)
 	m.join(p)
 	stream, err := agentv1.NewAgentServiceClient(m.dial(p)).Session(t.Context())
 	if err != nil {
@@ -97,7 +131,7 @@ func newGuardedSession(t *testing.T, client kubernetes.Interface, p *plane, name
 }
 
 // newGuardedPod makes a pod with one guarded container, and returns what its agent is.
-func newGuardedPod(t *testing.T, client kubernetes.Interface, namespace string) *machine {
+func newGuardedPod(t *testing.T, client kubernetes.Interface, namespace string, edit ...func(*corev1.Pod)) *machine {
 	t.Helper()
 	pod := podOf(namespace, "guarded", func(p *corev1.Pod) {
 		p.Labels = map[string]string{mesh.LabelMesh: "default"}
@@ -106,11 +140,15 @@ func newGuardedPod(t *testing.T, client kubernetes.Interface, namespace string) 
 		p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: mesh.ContainerSidecar, Image: "sonde", Env: []corev1.EnvVar{{
 			Name: mesh.EnvProbeTable, Value: `[{"container":"app","type":"liveness","guarded":true,"httpGet":{"path":"/","port":8080}}]`,
 		}}})
+		for _, e := range edit {
+			e(p)
+		}
 	})
 	pods := client.CoreV1().Pods(namespace)
 	pod, err := pods.Create(t.Context(), pod, metav1.CreateOptions{})
 	if err == nil {
 		pod.Status.PodIP, pod.Status.PodIPs = "10.1.0.7", []corev1.PodIP{{IP: "10.1.0.7"}}
+		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 		pod.Status.Phase, pod.Status.ContainerStatuses = corev1.PodRunning, []corev1.ContainerStatus{{Name: "app"}}
 		pod, err = pods.UpdateStatus(t.Context(), pod, metav1.UpdateOptions{})
 	}
