@@ -114,7 +114,7 @@ func (r *report) unhelpful(in restartbudget.Input, pods map[string]watch.Key, d 
 	r.waiting[t] = true
 	e := r.cluster.aboutWorkload(d.Request.Workload, p)
 	e.Reason, e.Action = eventUnhelpful, actionRestart
-	e.Note = fmt.Sprintf("%d restarts in a row failed again before their liveness probe had passed: nothing restarts until the pod template changes, or an operator releases the workload", d.Count)
+	e.Note = fmt.Sprintf("%d restarts in a row failed again before their liveness probe had passed: nothing restarts until the pod template changes, or for sondectl restarts release %s", d.Count, d.Request.Workload)
 	r.o.Record(e)
 }
 
