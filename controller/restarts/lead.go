@@ -68,6 +68,8 @@ type leader struct {
 	// known are the grants that there were at the start. Others of an earlier leader are late: it has written them when it was none any more.
 	known map[watch.Key]bool
 	late  map[restartbudget.GrantID]bool
+	// judged are grants that have gone on, until a watch has that: their containers may have another grant by then.
+	judged map[restartbudget.GrantID]restartbudget.Grant
 	// instances are the containers of open grants as they were seen first.
 	instances map[restartbudget.GrantID]uint64
 	// conditions are when those of pods were written last.
@@ -84,7 +86,8 @@ type creation struct {
 func newLeader(r *Restarts, epoch int64) *leader {
 	return &leader{
 		Restarts: r, epoch: epoch, writer: newWriter(r.o.Logger, r.o.Writes, r.Wake), report: newReport(r), status: newBudgetStatus(r), creating: map[writeID]creation{},
-		refused: map[restartbudget.ContainerKey]time.Time{}, known: map[watch.Key]bool{}, late: map[restartbudget.GrantID]bool{}, conditions: map[watch.Key]time.Time{},
+		refused: map[restartbudget.ContainerKey]time.Time{}, known: map[watch.Key]bool{}, late: map[restartbudget.GrantID]bool{}, judged: map[restartbudget.GrantID]restartbudget.Grant{},
+		conditions: map[watch.Key]time.Time{},
 	}
 }
 
@@ -164,6 +167,9 @@ func (l *leader) decide(ctx context.Context, now time.Time) {
 	in.Settings = *l.settings.Load()
 	in.Requests = slices.DeleteFunc(in.Requests, func(r restartbudget.Request) bool { return now.Sub(l.refused[r.ContainerKey]) < pauseAfterRefusal })
 	result := l.state.Decide(now, in)
+	for _, g := range result.Changed {
+		l.judged[g.ID] = g
+	}
 	for i := range result.Decisions {
 		if d := &result.Decisions[i]; d.Reason == restartbudget.ReasonGranted {
 			l.create(*d.Grant, pods[d.Grant.ID.PodUID])

@@ -376,3 +376,35 @@ func TestWaitingGrantIsWithdrawn(t *testing.T) {
 		}
 	})
 }
+
+// What has become of a grant is written although its container is granted another restart in the same round, also if the first try fails.
+func TestOutcomeBeforeTheNextGrant(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAPI(t, restartbudget.Settings{})
+		a.deploy("web", 1)
+		defer a.lead(8)()
+		a.fail("web-0")
+		wait(time.Second)
+		a.say("web-0", Liveness{}) // it uses the grant
+		p := a.pod("web-0")
+		p.Status.ContainerStatuses[0].RestartCount++
+		a.setPod(p)
+		wait(time.Second)
+		refused := false
+		a.mu.Lock()
+		a.answer = func(r *http.Request) int {
+			if r.Method != http.MethodPatch || refused {
+				return -1
+			}
+			refused = true
+			return http.StatusInternalServerError
+		}
+		a.mu.Unlock()
+		a.fail("web-0")
+		wait(time.Minute)
+		a.want("web-0 app 3.0 epoch 8 unhelpful", "web-0 app 4.0 epoch 8")
+		if !refused {
+			t.Error("the first try did not fail")
+		}
+	})
+}

@@ -80,6 +80,12 @@ func (l *leader) takeReleases(ctx context.Context) {
 	l.released = now
 	for workload := range workloads {
 		l.state.Release(workload)
+		for id, g := range l.judged {
+			if g.Workload == workload && g.Outcome == restartbudget.Unhelpful {
+				g.Outcome = restartbudget.Released
+				l.judged[id] = g
+			}
+		}
 		l.o.Logger.InfoContext(ctx, "restarts that did not help count no more", "workload", workload.String())
 	}
 }

@@ -16,6 +16,11 @@ import (
 // restartbudget.Restore. One that was written after that, by a leader that did not know that it was none, becomes a reservation too, but is not
 // made valid: nobody has counted it beside the others.
 func (l *leader) settle(now time.Time, in restartbudget.Input) {
+	for id, g := range l.judged {
+		if !hasPod(in, &g) {
+			delete(l.judged, id)
+		}
+	}
 	for _, key := range l.grants.Keys() {
 		g := l.grants.Get(key)
 		if g == nil {
@@ -29,13 +34,19 @@ func (l *leader) settle(now time.Time, in restartbudget.Input) {
 
 // statusFor returns what the status of a grant should be, and false if it is that.
 func (l *leader) statusFor(now time.Time, key watch.Key, g *grant, in restartbudget.Input) (v1alpha1.RestartGrantStatus, bool) {
-	if !hasPod(in, g) {
+	if !hasPod(in, &g.Grant) {
 		return v1alpha1.RestartGrantStatus{}, false
 	}
 	if g.epoch < l.epoch && !l.known[key] {
 		l.known[key], l.late[g.ID] = true, l.state.Add(now, g.Grant)
 	}
 	last, is := l.state.Last(g.ID.ContainerKey)
+	if known, was := l.judged[g.ID]; was && last.ID != g.ID {
+		if saysLess(g.Grant, known) {
+			return statusOf(known), true
+		}
+		delete(l.judged, g.ID)
+	}
 	switch {
 	case is && last.ID == g.ID:
 		status, epoch := statusOf(last), g.epoch
@@ -56,7 +67,7 @@ func (l *leader) statusFor(now time.Time, key watch.Key, g *grant, in restartbud
 	return statusOf(over), true
 }
 
-func hasPod(in restartbudget.Input, g *grant) bool {
+func hasPod(in restartbudget.Input, g *restartbudget.Grant) bool {
 	w := in.Workloads[g.Workload]
 	return w != nil && w.Pods[g.ID.PodUID] != nil
 }

@@ -50,6 +50,7 @@ func (n *namespace) newFleet(app string, pods int, guarded string, edit ...func(
 	n.t.Helper()
 	d := newDeployment(app, int32(pods), nil)
 	d.Spec.Template.Annotations[mesh.AnnotationGuardedLiveness] = guarded
+	d.Spec.Template.Spec.NodeName = "" // they are more than one node has processors for
 	c := &d.Spec.Template.Spec.Containers[0]
 	c.LivenessProbe = healthz(3)
 	c.ReadinessProbe = &corev1.Probe{

@@ -136,14 +136,15 @@ func newAwayFleets(n *namespace) []*fleet {
 	return all
 }
 
-// checkAway looks at what has restarted once the control plane has been away for two minutes: nothing that holds, one pod in whose turn it was, and all that
-// are left to the kubelet.
+// checkAway looks at what has restarted once the control plane has been away for two minutes: nothing that holds, all that are left to the kubelet, and
+// those in whose turn it was, of which the last may still have to come.
 func checkAway(all []*fleet) {
-	want := map[string]int{"hold": 0, "slots": 1, "native": 2}
 	for _, f := range all {
 		f.t.Helper()
-		if got, _ := f.restarts(); got != want[f.app] {
-			f.t.Errorf("%s: %d restarts while the control plane was away, want %d", f.app, got, want[f.app])
+		got, _ := f.restarts()
+		right := map[string]bool{"hold": got == 0, "slots": got > 0, "native": got == f.pods}
+		if !right[f.app] {
+			f.t.Errorf("%s: %d of %d pods restarted while the control plane was away", f.app, got, f.pods)
 		}
 	}
 }

@@ -48,10 +48,12 @@ func (g *guarded) send(message *agentv1.AgentMessage) {
 	}
 }
 
-// fails says that the container app fails, and has no grant.
-func (g *guarded) fails() {
+// fails says that the container app fails, and which grant is in use, if any. What an agent says is taken once a second.
+func (g *guarded) fails(grant string) {
 	g.t.Helper()
-	g.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Liveness{Liveness: &agentv1.Liveness{Held: []*agentv1.HeldLiveness{{Container: "app", Reason: "connection refused"}}}}})
+	held := &agentv1.HeldLiveness{Container: "app", Reason: "connection refused", Grant: grant}
+	g.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Liveness{Liveness: &agentv1.Liveness{Held: []*agentv1.HeldLiveness{held}}}})
+	time.Sleep(1100 * time.Millisecond)
 }
 
 // granted waits for a grant with another name, which it returns.
@@ -111,18 +113,18 @@ func TestRestartsAtTheReplicaThatFollows(t *testing.T) {
 	g := openGuarded(newGuardedPod(t, client, ns), leads)
 	last := ""
 	for times := range int32(2) {
-		g.fails()
+		g.fails("")
 		last = g.granted(last)
+		g.fails(last)
 		list(func(_ *adminv1.ListRestartsResponse, r *adminv1.Restart) bool {
 			return r.GetState() == adminv1.Restart_GRANTED
 		})
 		restarted(t, client, ns, times+1)
-		g.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Liveness{Liveness: &agentv1.Liveness{}}})
 		list(func(_ *adminv1.ListRestartsResponse, r *adminv1.Restart) bool {
 			return r.GetState() == adminv1.Restart_RESTARTING
 		})
 	}
-	g.fails()
+	g.fails("")
 	list(func(all *adminv1.ListRestartsResponse, r *adminv1.Restart) bool {
 		return r.GetState() == adminv1.Restart_UNHELPFUL && strings.Contains(r.GetWhy(), "2 restarts in a row did not help") && all.GetRound().GetReplica() == leader
 	})
@@ -173,21 +175,7 @@ func leaderAndFollower(t *testing.T, client kubernetes.Interface, planes []*plan
 // explainsRestarts asks for a pod whose restarts have not helped, and for pods of which there is nothing to tell.
 func explainsRestarts(ctx context.Context, t *testing.T, client kubernetes.Interface, admin adminv1.AdminServiceClient, ns string) {
 	t.Helper()
-	all, err := admin.ListRestarts(ctx, &adminv1.ListRestartsRequest{Namespace: ns})
-	if err != nil || strings.Join(all.GetUnhelpful(), " ") != "Pod/"+ns+"/guarded" || len(all.GetTail().GetMissingReplicas()) > 0 || all.GetRestarts()[0].GetFailure() != "connection refused" {
-		t.Errorf("ListRestarts() = %v, %v", all, err)
-	}
-	r, err := admin.ExplainRestart(ctx, &adminv1.ExplainRestartRequest{Pod: "guarded", Namespace: ns})
-	if err != nil {
-		t.Fatal(err)
-	}
-	w, c := r.GetWorkload(), r.GetContainers()[0]
-	got := fmt.Sprintf("agent %s, outdated %t; check %s, restarts %d, decision %s; may lose %d, unhelpful %t, of %d grants the first %s", r.GetAgent().GetPhase(), r.GetAgentOutdated(),
-		c.GetCheck(), c.GetRestarts(), c.GetRestart().GetDecision().GetReason(), w.GetMaxUnavailable(), w.GetUnhelpful(), len(w.GetGrants()), w.GetGrants()[0].GetOutcome())
-	const want = "agent CONNECTED, outdated false; check FAILS, restarts 2, decision unhelpful; may lose 1, unhelpful true, of 2 grants the first unhelpful"
-	if got != want {
-		t.Errorf("ExplainRestart():\n got %s\nwant %s", got, want)
-	}
+	poll(t, "the grants to say so", func(context.Context) error { return explained(ctx, admin, ns) })
 	if _, err := client.CoreV1().Pods(ns).Create(t.Context(), podOf(ns, "bare", nil), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -203,4 +191,24 @@ func explainsRestarts(ctx context.Context, t *testing.T, client kubernetes.Inter
 			t.Errorf("ExplainRestart() of %s: %v, want %s", pod, err, want.text)
 		}
 	}
+}
+
+// explained returns an error unless two restarts have not helped, for what the grants say.
+func explained(ctx context.Context, admin adminv1.AdminServiceClient, ns string) error {
+	all, err := admin.ListRestarts(ctx, &adminv1.ListRestartsRequest{Namespace: ns})
+	if err != nil || strings.Join(all.GetUnhelpful(), " ") != "Pod/"+ns+"/guarded" || len(all.GetTail().GetMissingReplicas()) > 0 || all.GetRestarts()[0].GetFailure() != "connection refused" {
+		return fmt.Errorf("ListRestarts() = %v, %w", all, err)
+	}
+	r, err := admin.ExplainRestart(ctx, &adminv1.ExplainRestartRequest{Pod: "guarded", Namespace: ns})
+	if err != nil {
+		return err
+	}
+	w, c := r.GetWorkload(), r.GetContainers()[0]
+	got := fmt.Sprintf("agent %s, outdated %t; check %s, restarts %d, decision %s; may lose %d, unhelpful %t, of %d grants the first %s", r.GetAgent().GetPhase(), r.GetAgentOutdated(),
+		c.GetCheck(), c.GetRestarts(), c.GetRestart().GetDecision().GetReason(), w.GetMaxUnavailable(), w.GetUnhelpful(), len(w.GetGrants()), w.GetGrants()[0].GetOutcome())
+	const want = "agent CONNECTED, outdated false; check FAILS, restarts 2, decision unhelpful; may lose 1, unhelpful true, of 2 grants the first unhelpful"
+	if got != want {
+		return fmt.Errorf("ExplainRestart():\n got %s\nwant %s", got, want)
+	}
+	return nil
 }
