@@ -76,7 +76,16 @@ func (l *Liveness) Passed(p mesh.Probe) {
 		c.end(c.left > 0)
 	}
 	c.failing, c.reason, c.passing, c.held = time.Time{}, "", true, false
+	l.giveBack(p.Container, c)
 	l.report()
+}
+
+// giveBack gives back a grant of a container that passes, before the kubelet has been told of any failure by it. It needs mu.
+func (l *Liveness) giveBack(name string, c *container) {
+	if g := l.grantFor(name); c.passing && c.grant == "" && g != nil && g.GetName() != c.spent {
+		c.spent, c.unused = g.GetName(), g.GetName()
+		l.report()
+	}
 }
 
 // container needs mu.
@@ -199,6 +208,9 @@ func (l *Liveness) Told(m *agentv1.Restarts) {
 		l.told = m
 		for _, g := range m.GetGrants() {
 			l.epoch = max(l.epoch, g.GetEpoch())
+		}
+		for name, c := range l.containers {
+			l.giveBack(name, c)
 		}
 	}
 	l.mu.Unlock()

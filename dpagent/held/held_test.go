@@ -132,6 +132,28 @@ func TestHeldUntilGranted(t *testing.T) {
 }
 
 // A grant is over after four periods and time-outs, also if the kubelet has not asked.
+// A grant of which the kubelet has been told nothing yet takes a place of the workload until it is given back: the check has passed before the grant
+// has come, or before the next failure.
+func TestGrantIsNotNeeded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPod(t)
+		p.Connected(true)
+		p.fails("-")
+		p.Told(granted("a", 1))
+		p.Passed(app)
+		p.reports("+app -a")
+		p.fails("--") // it asks for another one
+		p.reports("app -a")
+		p.Passed(app)
+		p.isDue(true)
+		p.Told(granted("b", 1))
+		p.isDue(true)
+		p.reports("+app -b")
+		p.Told(granted("b", 1))
+		p.isDue(false)
+	})
+}
+
 func TestGrantExpires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPod(t)
