@@ -42,10 +42,18 @@ func (n *Network) SetCut(a, b string, cut bool) {
 	n.changed.Broadcast()
 }
 
+// Isolate cuts a host from all others, or heals that. Links that are cut stay so.
+func (n *Network) Isolate(host string, cut bool) { n.SetCut("", host, cut) }
+
 func (n *Network) isCut(a, b string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.cut[Link(a, b)]
+	return n.isDown(Link(a, b))
+}
+
+// isDown needs mu.
+func (n *Network) isDown(link [2]string) bool {
+	return n.cut[link] || n.cut[Link("", link[0])] || n.cut[Link("", link[1])]
 }
 
 // listener of a host.
@@ -183,7 +191,7 @@ func (c *conn) Read(p []byte) (int, error) {
 			return 0, net.ErrClosed
 		case !c.readBy.IsZero() && !time.Now().Before(c.readBy):
 			return 0, os.ErrDeadlineExceeded
-		case n.cut[c.link]:
+		case n.isDown(c.link):
 		case len(c.received) > 0:
 			read := copy(p, c.received)
 			c.received = c.received[read:]
@@ -200,7 +208,7 @@ func (c *conn) Write(p []byte) (int, error) {
 	n := c.network
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if c.closed || c.peer.closed && !n.cut[c.link] {
+	if c.closed || c.peer.closed && !n.isDown(c.link) {
 		return 0, net.ErrClosed
 	}
 	c.peer.received = append(c.peer.received, p...)
