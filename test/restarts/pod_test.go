@@ -272,7 +272,7 @@ func (s *simulation) endPod(p *pod) {
 // reconcile does what the controller of Deployments does.
 func (s *simulation) reconcile(ctx context.Context) {
 	for _, w := range s.workloads {
-		var live, old []*pod
+		var live, old, unhealthy []*pod
 		available := 0
 		s.mu.Lock()
 		for _, p := range w.pods {
@@ -280,11 +280,15 @@ func (s *simulation) reconcile(ctx context.Context) {
 				continue
 			}
 			live = append(live, p)
-			if p.template != w.template {
-				old = append(old, p)
-			}
 			if p.available {
 				available++
+			}
+			switch {
+			case p.template == w.template:
+			case p.available:
+				old = append(old, p)
+			default:
+				unhealthy = append(unhealthy, p)
 			}
 		}
 		var over []*pod
@@ -298,8 +302,10 @@ func (s *simulation) reconcile(ctx context.Context) {
 			s.endPod(p)
 		}
 		switch {
-		case len(live) < w.replicas, len(old) > 0 && len(live) == w.replicas:
+		case len(live) < w.replicas, len(old)+len(unhealthy) > 0 && len(live) == w.replicas:
 			s.startPod(ctx, w)
+		case len(unhealthy) > 0: // they go first
+			s.deletePod(unhealthy[0])
 		case len(old) > 0 && available >= w.replicas:
 			s.deletePod(old[0])
 		}
