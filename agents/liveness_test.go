@@ -246,6 +246,32 @@ func TestLongLiveness(t *testing.T) {
 	}
 }
 
+// An agent that says something else each time, as fast as it can, is heard once a second, and with its last word.
+func TestLivenessIsHeardOnceASecond(t *testing.T) {
+	h, r, a := guardedPod(t)
+	a.connect(false)
+	began := time.Now()
+	for i := range 40 {
+		a.holds(heldFor(fmt.Sprint("c", i), time.Minute))
+	}
+	a.holds(heldFor("last", time.Minute))
+	heard := func(container string) func() bool {
+		return func() bool {
+			said := h.server.PodLiveness()[db0ID].Failing
+			return len(said) == 1 && said[0].Container == container
+		}
+	}
+	h.eventually("the last message is heard", heard("last"))
+	if told, most := r.takeHeld(t), int(time.Since(began)/time.Second)+2; told < 2 || told > most {
+		t.Errorf("the decision is told %d times of 41 messages, want at most %d", told, most)
+	}
+	a.holds(heldFor("end", time.Minute))
+	if err := a.stream.CloseSend(); err != nil { // before it is heard
+		t.Fatal(err)
+	}
+	h.eventually("the last word is heard", heard("end"))
+}
+
 func TestAgentsAreToldOfRestarts(t *testing.T) {
 	h, r, a := guardedPod(t)
 	first := &agentv1.Restarts{WhenAway: &agentv1.WhenAway{Policy: agentv1.WhenAway_SLOTS}}

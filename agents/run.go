@@ -149,6 +149,9 @@ func (s *Server) NotServing(id mesh.ID) map[netip.AddrPort]string { return s.obs
 // PodLiveness returns what is known by all replicas of guarded liveness probes, by proxy. It must not be changed.
 func (s *Server) PodLiveness() map[mesh.ID]observed.PodLiveness { return s.observed.PodLiveness() }
 
+// Lacking returns the proxies whose agents have a session, with any replica, and not that feature.
+func (s *Server) Lacking(feature string) []mesh.ID { return s.sessions.Lacking(feature) }
+
 // WakeRestarts makes the session of a proxy, if it is here, send what Options.Restarts says now.
 func (s *Server) WakeRestarts(id mesh.ID) { s.sessions.Wake(id) }
 

@@ -71,6 +71,8 @@ type Options struct {
 	// what Restarts.Of returns. Required.
 	Liveness     func() map[watch.Key]restarts.Liveness
 	TellRestarts func(pod watch.Key)
+	// WithoutGrants returns the pods whose agents are too old for grants of restarts. Default none.
+	WithoutGrants func() map[watch.Key]bool
 	// Drains says which proxies should get no new traffic.
 	Drains source.Drains
 	// Registerer for metrics. Default none.
@@ -83,7 +85,7 @@ type Options struct {
 
 // Loops of a Controller. Derive makes the objects of the mesh; the others are those of the replica that leads.
 type Loops struct {
-	Derive, Status, Warnings, CatchUp, WebhookCA, Restarts *heartbeat.Loop
+	Derive, Status, Warnings, CatchUp, WebhookCA, Restarts, RestartWrites *heartbeat.Loop
 }
 
 // Controller follows the cluster, and writes to it while this replica leads.
@@ -149,6 +151,8 @@ func (c *Controller) newRestarts() error {
 	}
 	c.Restarts = restarts.New(restarts.Options{
 		Watching: c.watching, Grants: grants, Writing: writing, Liveness: c.o.Liveness, Tell: c.o.TellRestarts, Logger: c.o.Logger, Loop: c.o.Loops.Restarts,
+		Pods: c.client.CoreV1(), WithoutGrants: c.o.WithoutGrants, Record: c.Events.Record, Registerer: c.o.Registerer, Writes: c.o.Loops.RestartWrites,
+		Lease: watch.Key{Namespace: c.o.Namespace, Name: leader.LeaseName},
 	})
 	return nil
 }

@@ -104,7 +104,8 @@ func (*cluster) close() error { return nil }
 func (c *cluster) addChecks() {
 	c.loops = controller.Loops{
 		Derive: c.cp.loop("cluster"), Status: c.cp.requestingLoop("status"), Warnings: c.cp.requestingLoop("warnings"),
-		CatchUp: c.cp.requestingLoop("catch-up"), WebhookCA: c.cp.requestingLoop("webhook-ca"), Restarts: c.cp.requestingLoop("restarts"),
+		CatchUp: c.cp.requestingLoop("catch-up"), WebhookCA: c.cp.requestingLoop("webhook-ca"), Restarts: c.cp.loop("restarts"),
+		RestartWrites: c.cp.requestingLoop("restart-writes"),
 	}
 	c.webhookFiles = c.cp.loop("webhook-certificate")
 	c.checkPeers()
@@ -160,7 +161,7 @@ func (c *cluster) connect() (connection, error) {
 	c.controller, err = controller.New(controller.Options{
 		Config: c.config, Namespace: o.Kubernetes.Namespace, Replica: o.Kubernetes.Replica, Secrets: c.secrets(), Builder: c.cp.pipeline.Builder,
 		WebhookConfiguration: o.Kubernetes.WebhookConfiguration, Webhooks: injectingWebhooks, CA: certificate.ca, CAChanged: certificate.changed,
-		Peers: c.cp.peers.Follow, Liveness: c.liveness, TellRestarts: c.tellRestarts, ProbesMode: o.ProbesMode, Loops: c.loops, Logger: o.Logger, Registerer: c.cp.registry,
+		Peers: c.cp.peers.Follow, Liveness: c.liveness, TellRestarts: c.tellRestarts, WithoutGrants: c.withoutGrants, ProbesMode: o.ProbesMode, Loops: c.loops, Logger: o.Logger, Registerer: c.cp.registry,
 		Drains: source.Drains{Taints: o.Kubernetes.Drain.Taints, MinServing: o.Kubernetes.Drain.MinServing, IgnoreNodes: o.Kubernetes.Drain.IgnoreNodes},
 	})
 	if err != nil {

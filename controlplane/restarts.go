@@ -81,3 +81,15 @@ func (c *cluster) tellRestarts(pod watch.Key) {
 		c.cp.agents.WakeRestarts(mesh.MakeID(p.Mesh, pod.Name+"."+pod.Namespace))
 	}
 }
+
+// withoutGrants returns the pods whose agents are too old for grants.
+func (c *cluster) withoutGrants() map[watch.Key]bool {
+	all := map[watch.Key]bool{}
+	for _, id := range c.cp.agents.Lacking(agentv1.FeatureRestartGrants) {
+		_, name := mesh.SplitID(id)
+		if pod, is := podOf(name); is {
+			all[pod] = true
+		}
+	}
+	return all
+}

@@ -15,8 +15,8 @@ type GrantID struct {
 	Try int
 }
 
-// before reports whether a grant of the same container is older.
-func (id GrantID) before(other GrantID) bool {
+// Before reports whether a grant of the same container is older.
+func (id GrantID) Before(other GrantID) bool {
 	return cmp.Or(cmp.Compare(id.Restarts, other.Restarts), cmp.Compare(id.Try, other.Try)) < 0
 }
 

@@ -102,11 +102,8 @@ func Restore(now time.Time, grants []Grant) *State {
 	grants = slices.Clone(grants)
 	slices.SortFunc(grants, compareGrants)
 	for _, g := range grants {
-		rec := &record{Grant: g, at: g.Granted}
-		if rec.inProgress() || rec.at.After(now) {
-			rec.at = now
-		}
-		if last := s.last[g.ID.ContainerKey]; last == nil || last.ID.before(g.ID) {
+		rec := restored(now, g)
+		if last := s.last[g.ID.ContainerKey]; last == nil || last.ID.Before(g.ID) {
 			s.last[g.ID.ContainerKey] = rec
 		}
 		s.recent = append(s.recent, rec)

@@ -3,6 +3,7 @@ package session
 import (
 	"regexp"
 	"slices"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -36,7 +37,8 @@ func (s *Sessions) restarts(id mesh.ID) *agentv1.ControlMessage {
 	return &agentv1.ControlMessage{Message: &agentv1.ControlMessage_Restarts{Restarts: now}}
 }
 
-// livenessChanged records which guarded liveness probes of a pod fail. Agents of other proxies have none to report.
+// livenessChanged records which guarded liveness probes of a pod fail, soon if that was said less than livenessEvery ago. Agents of other proxies have none
+// to report.
 func (s *Sessions) livenessChanged(sess *session, m *agentv1.Liveness) error {
 	if s.o.Restarts == nil || sess.peer.Instance == "" {
 		s.metrics.unknown.Inc()
@@ -45,6 +47,50 @@ func (s *Sessions) livenessChanged(sess *session, m *agentv1.Liveness) error {
 	if err := checkLiveness(m); err != nil {
 		return err
 	}
+	q := &sess.liveness
+	wait := time.Until(q.taken.Add(livenessEvery))
+	if wait <= 0 {
+		return s.takeLiveness(sess, m)
+	}
+	q.newest = m
+	if q.due == nil {
+		q.due = time.NewTimer(wait)
+	}
+	return nil
+}
+
+// livenessEvery is how often what an agent says of its liveness probes is taken: agents send it at most as often, and the leader must not have more to
+// decide for one that sends more.
+const livenessEvery = time.Second
+
+// livenessQueue keeps the newest message until it may be taken.
+type livenessQueue struct {
+	taken  time.Time         // when the last one was
+	newest *agentv1.Liveness // nil if none waits
+	due    *time.Timer       // nil if none waits
+}
+
+func (q *livenessQueue) tick() <-chan time.Time {
+	if q.due == nil {
+		return nil
+	}
+	return q.due.C
+}
+
+// takeNewest takes what waits, if anything does, and a newer session has not had its say: that has ended this one then.
+func (s *Sessions) takeNewest(sess *session) {
+	q := &sess.liveness
+	if q.due == nil {
+		return
+	}
+	q.due.Stop()
+	m := q.newest
+	q.due, q.newest = nil, nil
+	_ = s.takeLiveness(sess, m)
+}
+
+func (s *Sessions) takeLiveness(sess *session, m *agentv1.Liveness) error {
+	sess.liveness.taken = time.Now()
 	return s.inTurn(sess, func() error {
 		s.o.Observed.Liveness(sess.stream.Context(), sess.peer.Subject, sess.order, m)
 		return nil

@@ -74,6 +74,8 @@ type session struct {
 	toldOld    bool
 	// unreached ticks while it is not known that Envoy has all listeners, and other replicas are missing that may know it; else it is nil.
 	unreached *time.Ticker
+	// liveness is what the agent has said of liveness probes and is not taken yet.
+	liveness livenessQueue
 	// drainPoll ticks while a recorded drain is not in the view yet, else nil.
 	drainPoll *time.Ticker
 
@@ -205,7 +207,9 @@ func (s *Sessions) serve(sess *session, hello *agentv1.Hello, messages <-chan re
 	if err := s.report(sess, hello.GetInUse()); err != nil {
 		return err
 	}
-	return s.converse(sess, messages)
+	err := s.converse(sess, messages)
+	s.takeNewest(sess) // the last word
+	return err
 }
 
 // converse handles what comes, and sends what is due, until the session ends.
@@ -232,15 +236,23 @@ func (s *Sessions) converse(sess *session, messages <-chan received) error {
 			}
 		case <-sess.listenersTick():
 			s.askListeners(sess)
+		case <-sess.liveness.tick():
+			s.takeNewest(sess)
 		case r := <-messages:
-			if r.err != nil {
-				return ended(r.err)
-			}
-			if err := s.handle(sess, r.message); err != nil {
+			if over, err := s.take(sess, r); over {
 				return err
 			}
 		}
 	}
+}
+
+// take handles what was received, and reports whether the session is over, and why.
+func (s *Sessions) take(sess *session, r received) (over bool, err error) {
+	if r.err != nil {
+		return true, ended(r.err)
+	}
+	err = s.handle(sess, r.message)
+	return err != nil, err
 }
 
 func (s *Sessions) handle(sess *session, message *agentv1.AgentMessage) error {

@@ -115,6 +115,8 @@ const (
 	AnnotationProbeContext = kruisePrefix + "container-probe-context"
 	// AnnotationLiveness of a pod is a Liveness, for emergencies.
 	AnnotationLiveness = OwnPrefix + "liveness"
+	// ConditionLivenessHeld is a condition of pods: a failure of a guarded liveness probe is kept from the kubelet.
+	ConditionLivenessHeld = OwnPrefix + "LivenessHeld"
 	// AnnotationDrainTime is how long a drain may wait for open requests and connections.
 	AnnotationDrainTime = Prefix + "sidecar-drain-time"
 	// AnnotationLBHealthPort is the port at which the agent answers load balancers; without it there is none. AnnotationLBDrainTime is how

@@ -57,6 +57,8 @@ type RestartGrantStatus struct {
 	Spent  *metav1.MicroTime `json:"spent,omitempty"`
 	Ended  *metav1.MicroTime `json:"ended,omitempty"`
 	Judged *metav1.MicroTime `json:"judged,omitempty"`
+	// Epoch is that of a later leader, which has taken the grant over. Agents are told the greater one.
+	Epoch int64 `json:"epoch,omitempty"`
 }
 
 // RestartGrantList is a list of RestartGrants.

@@ -29,7 +29,7 @@ const (
 	eventsBurst     = 200
 )
 
-// Event is a warning about one object.
+// Event is about one object.
 type Event struct {
 	// Kind, Namespace, Name and UID identify the object; APIVersion is that of its kind, such as apps/v1.
 	Kind, APIVersion, Namespace, Name string
@@ -41,6 +41,8 @@ type Event struct {
 	Reason, Action string
 	// Note is human-readable. It is cut at 1,024 bytes.
 	Note string
+	// Normal events are no warnings.
+	Normal bool
 }
 
 // Recorder writes events. Its methods may be called from any goroutine.
@@ -83,5 +85,9 @@ func (r *Recorder) Record(e Event) {
 	about := &corev1.ObjectReference{
 		Kind: e.Kind, APIVersion: e.APIVersion, Namespace: e.Namespace, Name: e.Name, UID: e.UID, FieldPath: e.FieldPath,
 	}
-	r.recorder.Eventf(about, nil, corev1.EventTypeWarning, e.Reason, e.Action, "%s", cut.Marked(e.Note, maxNote))
+	kind := corev1.EventTypeWarning
+	if e.Normal {
+		kind = corev1.EventTypeNormal
+	}
+	r.recorder.Eventf(about, nil, kind, e.Reason, e.Action, "%s", cut.Marked(e.Note, maxNote))
 }

@@ -24,7 +24,7 @@ import (
 // cluster is what the leader decides by: the guarded pods, how many of them are desired, and what disruption their operators allow.
 type cluster struct {
 	pods         *watch.Store[*corev1.Pod, pod]
-	deployments  *watch.Store[*appsv1.Deployment, int]
+	deployments  *watch.Store[*appsv1.Deployment, deployment]
 	statefulSets *watch.Store[*appsv1.StatefulSet, int]
 	daemonSets   *watch.Store[*appsv1.DaemonSet, int]
 	disruption   *watch.Store[*policyv1.PodDisruptionBudget, disruption]
@@ -36,21 +36,27 @@ type disruption struct {
 	limit   restartbudget.Limit
 }
 
-func newCluster(client kubernetes.Interface, changed func()) *cluster {
+// newCluster returns a cluster that calls changed when something is different by which is decided, and granted for each pod to which other grants may belong.
+func newCluster(client kubernetes.Interface, changed func(), granted func(watch.Key)) *cluster {
 	apps := client.AppsV1().RESTClient()
 	return &cluster{
 		pods: watch.New(watch.Kind[*corev1.Pod, pod]{
 			Client: client.CoreV1().RESTClient(), Resource: "pods", Labels: mesh.LabelMesh, New: &corev1.Pod{}, Synced: changed,
 			Record: readPod,
-			Changed: func(_ watch.Key, before, now *pod) {
+			Changed: func(key watch.Key, before, now *pod) {
+				if now != nil && !before.sameGrants(now) {
+					granted(key)
+				}
 				if before.guarded() || now.guarded() { // without any there is nothing to decide
 					changed()
 				}
 			},
 		}),
-		deployments: watch.New(watch.Kind[*appsv1.Deployment, int]{
-			Client: apps, Resource: "deployments", New: &appsv1.Deployment{}, Synced: changed, Changed: func(watch.Key, *int, *int) { changed() },
-			Record: func(d *appsv1.Deployment) (int, bool) { return replicasOf(d.Spec.Replicas), true },
+		deployments: watch.New(watch.Kind[*appsv1.Deployment, deployment]{
+			Client: apps, Resource: "deployments", New: &appsv1.Deployment{}, Synced: changed, Changed: func(watch.Key, *deployment, *deployment) { changed() },
+			Record: func(d *appsv1.Deployment) (deployment, bool) {
+				return deployment{replicasOf(d.Spec.Replicas), d.UID}, true
+			},
 		}),
 		statefulSets: watch.New(watch.Kind[*appsv1.StatefulSet, int]{
 			Client: apps, Resource: "statefulsets", New: &appsv1.StatefulSet{}, Synced: changed, Changed: func(watch.Key, *int, *int) { changed() },
@@ -122,8 +128,8 @@ func (c *cluster) input(liveness map[watch.Key]Liveness) (in restartbudget.Input
 	guarded := map[restartbudget.WorkloadID]bool{}
 	for _, key := range c.pods.Keys() {
 		p := c.pods.Get(key)
-		if p == nil {
-			continue // it has gone meanwhile
+		if p == nil || p.ended {
+			continue // it may have gone meanwhile
 		}
 		pods[p.uid] = key
 		w := in.Workloads[p.workload]
@@ -166,12 +172,12 @@ func (l Liveness) judge(c restartbudget.Container) restartbudget.Container {
 	return c
 }
 
-// requests returns those of a pod. What is not guarded by the pod's own probe table asks in vain.
+// requests returns those of a pod. What is not guarded by the pod's own probe table asks in vain, and what has ended.
 func (l Liveness) requests(p *pod) []restartbudget.Request {
 	var all []restartbudget.Request
 	for _, f := range l.Asking {
 		for i := range p.Containers {
-			if p.Containers[i].Name == f.Container {
+			if p.Containers[i].Name == f.Container && !p.instances[i].ended {
 				all = append(all, restartbudget.Request{
 					ContainerKey: restartbudget.ContainerKey{PodUID: p.uid, Name: f.Container}, Workload: p.workload,
 					Restarts: p.Containers[i].Restarts, Since: f.Since,
@@ -199,7 +205,9 @@ func (c *cluster) desired(id restartbudget.WorkloadID, w *restartbudget.Workload
 	var n *int
 	switch id.Kind {
 	case "Deployment":
-		n = c.deployments.Get(key)
+		if d := c.deployments.Get(key); d != nil {
+			n = &d.replicas
+		}
 	case "StatefulSet":
 		n = c.statefulSets.Get(key)
 	case "DaemonSet":

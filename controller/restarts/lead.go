@@ -2,13 +2,9 @@ package restarts
 
 import (
 	"context"
-	"encoding/json"
 	"slices"
+	"sync"
 	"time"
-
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sonde-mesh/sonde/controller/watch"
 	"github.com/sonde-mesh/sonde/restartbudget"
@@ -20,24 +16,22 @@ const (
 	decideAnyway = 5 * time.Second
 	// complainEvery is how often it is logged that something cannot be read.
 	complainEvery = 30 * time.Second
+	// readTimeout is for all grants.
+	readTimeout = 30 * time.Second
 	// keepGrants is how long a grant that is over is kept.
 	keepGrants = time.Hour
 )
 
-// Lead decides until ctx ends, and then returns nil. It is for the leader, whose epoch its grants have.
+// Lead decides, and writes what it has decided, until ctx ends, and then returns nil. It is for the leader, whose epoch its grants have.
 func (r *Restarts) Lead(ctx context.Context, epoch int64) error {
-	l := &leader{Restarts: r, epoch: epoch}
-	if !l.await(ctx) {
+	l := newLeader(r, epoch)
+	if !l.await(ctx, l.read) {
 		return nil
 	}
-	var granted []restartbudget.Grant
-	for _, key := range r.grants.Keys() {
-		if g := r.grants.Get(key); g != nil {
-			granted = append(granted, g.Grant)
-		}
-	}
-	l.state = restartbudget.Restore(time.Now(), granted)
 	defer r.round.Store(nil)
+	var writing sync.WaitGroup
+	defer writing.Wait()
+	writing.Go(func() { l.writer.run(ctx) })
 	l.run(ctx)
 	return nil
 }
@@ -57,17 +51,67 @@ func (r *Restarts) Round() *Round { return r.round.Load() }
 // leader is a Restarts whose replica leads.
 type leader struct {
 	*Restarts
-	epoch int64
-	state *restartbudget.State
+	epoch  int64
+	began  time.Time
+	state  *restartbudget.State
+	writer *writer
+	report *report
+
+	creating map[writeID]creation
+	refused  map[restartbudget.ContainerKey]time.Time // when the API server has refused a grant
+	// known are the grants that there were at the start. Others of an earlier leader are late: it has written them when it was none any more.
+	known map[watch.Key]bool
+	late  map[restartbudget.GrantID]bool
+	// instances are the containers of open grants as they were seen first.
+	instances map[restartbudget.GrantID]uint64
+	// conditions are when those of pods were written last.
+	conditions   map[watch.Key]time.Time
+	noConditions bool // there is no right to write them
 }
 
-// await waits until all has been read, and returns false if ctx ends before.
-func (l *leader) await(ctx context.Context) bool {
+// creation is a grant whose object is not there yet.
+type creation struct {
+	grant restartbudget.Grant
+	pod   watch.Key
+}
+
+func newLeader(r *Restarts, epoch int64) *leader {
+	return &leader{
+		Restarts: r, epoch: epoch, writer: newWriter(r.o.Logger, r.o.Writes, r.Wake), report: newReport(r), creating: map[writeID]creation{},
+		refused: map[restartbudget.ContainerKey]time.Time{}, known: map[watch.Key]bool{}, late: map[restartbudget.GrantID]bool{}, conditions: map[watch.Key]time.Time{},
+	}
+}
+
+// read restores the state from all grants.
+func (l *leader) read(ctx context.Context) error {
+	if err := l.missing(); err != nil {
+		return err
+	}
+	within, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	objects, err := listGrants(within, l.o.Writing)
+	if err != nil {
+		return err
+	}
+	var granted []restartbudget.Grant
+	for i := range objects {
+		if g, ok := l.Restarts.read(&objects[i]); ok {
+			granted = append(granted, g.Grant)
+			l.known[watch.Key{Namespace: objects[i].Namespace, Name: objects[i].Name}] = true
+		}
+	}
+	l.began = time.Now()
+	l.state = restartbudget.Restore(l.began, granted)
+	return nil
+}
+
+// await tries until all has been read, and returns false if ctx ends before.
+func (l *leader) await(ctx context.Context, read func(context.Context) error) bool {
 	poll, complain := time.NewTicker(decideEvery), time.NewTicker(complainEvery)
 	defer poll.Stop()
 	defer complain.Stop()
 	for {
-		err := l.missing()
+		err := read(ctx)
 		if err == nil {
 			return true
 		}
@@ -103,98 +147,40 @@ func (l *leader) run(ctx context.Context) {
 	}
 }
 
-// decide makes one round of decisions, and writes them.
+// decide makes one round of decisions, and has them written.
 func (l *leader) decide(ctx context.Context, now time.Time) {
 	liveness := l.o.Liveness()
-	l.refund(ctx, now, liveness)
+	l.takeResults(ctx, now)
+	l.refund(now, liveness)
+	l.markSpent(now)
 	in, pods := l.cluster.input(liveness)
 	in.Settings = *l.settings.Load()
+	in.Requests = slices.DeleteFunc(in.Requests, func(r restartbudget.Request) bool { return now.Sub(l.refused[r.ContainerKey]) < pauseAfterRefusal })
 	result := l.state.Decide(now, in)
-	l.logBreaker(ctx, result.Breaker)
-	for _, g := range result.Changed {
-		l.writeStatus(ctx, g, pods)
-	}
-	written := true // an API server that does not answer is asked once in a round
-	for _, d := range result.Decisions {
-		if d.Reason != restartbudget.ReasonGranted {
-			continue
-		}
-		l.o.Loop.Beat() // each of them may wait for the API server
-		if written = written && l.write(ctx, *d.Grant, pods[d.Grant.ID.PodUID]); !written {
-			l.state.Refund(now, d.Grant.ID)
+	for i := range result.Decisions {
+		if d := &result.Decisions[i]; d.Reason == restartbudget.ReasonGranted {
+			l.create(*d.Grant, pods[d.Grant.ID.PodUID])
 		}
 	}
+	l.withdraw(now, result.Decisions)
 	l.round.Store(&Round{At: now, Epoch: l.epoch, Settings: in.Settings, Result: result})
-	l.sweep(ctx, now)
+	l.settle(now, in)
+	l.tellConditions(now, result.Decisions, liveness)
+	l.sweep(now)
+	l.report.decided(ctx, in, pods, result, l.state)
+	l.forget(now)
 }
 
-// logBreaker logs that nothing is granted any more, or that restarts are granted again.
-func (l *leader) logBreaker(ctx context.Context, b restartbudget.Breaker) {
-	switch {
-	case b.Changed && b.Open:
-		l.o.Logger.WarnContext(ctx, "no restart is granted while so much fails at once", "containers", b.Held, "of", b.Guarded, "workloads", b.Workloads)
-	case b.Changed:
-		l.o.Logger.InfoContext(ctx, "restarts are granted again")
-	}
-}
-
-// write makes the object of a new grant, and reports whether it is there. An agent is told once a watch has it.
-func (l *leader) write(ctx context.Context, g restartbudget.Grant, pod watch.Key) bool {
-	o := objectOf(g, pod, l.epoch)
-	err := l.o.Writing.Post().Resource(resource).Namespace(o.Namespace).Body(o).Do(ctx).Error()
-	log := l.o.Logger.With("namespace", pod.Namespace, "pod", pod.Name, "container", g.ID.Name, "restarts", g.ID.Restarts)
-	switch {
-	case err == nil:
-		log.InfoContext(ctx, "restart granted", "grant", o.Name)
-	case apierrors.IsAlreadyExists(err): // a leader before this one has granted it
-		log.InfoContext(ctx, "restart was granted before", "grant", o.Name)
-	default:
-		log.WarnContext(ctx, "restart not granted, trying again", "err", err)
-		return false
-	}
-	return true
-}
-
-// refund ends grants that were not used, as agents say.
-func (l *leader) refund(ctx context.Context, now time.Time, liveness map[watch.Key]Liveness) {
-	for _, key := range l.grants.Keys() {
-		g := l.grants.Get(key)
-		if g == nil || g.Outcome != restartbudget.Open || !slices.Contains(liveness[g.pod].Unused, key.Name) {
-			continue
-		}
-		if refunded, is := l.state.Refund(now, g.ID); is {
-			l.patchStatus(ctx, key, refunded)
+// forget drops what is known of grants that are no more.
+func (l *leader) forget(now time.Time) {
+	for key, at := range l.refused {
+		if now.Sub(at) >= pauseAfterRefusal {
+			delete(l.refused, key)
 		}
 	}
-}
-
-func (l *leader) writeStatus(ctx context.Context, g restartbudget.Grant, pods map[string]watch.Key) {
-	if pod, there := pods[g.ID.PodUID]; there {
-		l.patchStatus(ctx, watch.Key{Namespace: pod.Namespace, Name: nameOf(pod.Name, g.ID)}, g)
-	}
-}
-
-func (l *leader) patchStatus(ctx context.Context, key watch.Key, g restartbudget.Grant) {
-	patch, err := json.Marshal(map[string]any{"status": statusOf(g)})
-	if err == nil {
-		err = l.o.Writing.Patch(types.MergePatchType).Resource(resource).Namespace(key.Namespace).Name(key.Name).SubResource("status").Body(patch).Do(ctx).Error()
-	}
-	if err != nil && !apierrors.IsNotFound(err) {
-		l.o.Logger.WarnContext(ctx, "status of a grant not written", "namespace", key.Namespace, "grant", key.Name, "outcome", g.Outcome, "err", err)
-	}
-}
-
-// sweep deletes grants that have been over for long. Those that did not help are kept while there are pods of their template.
-func (l *leader) sweep(ctx context.Context, now time.Time) {
-	for _, key := range l.grants.Keys() {
-		g := l.grants.Get(key)
-		if g == nil || now.Sub(g.Granted) < keepGrants || g.Outcome == restartbudget.Unhelpful && l.state.Unhelpful(g.Workload, g.Template) {
-			continue
-		}
-		err := l.o.Writing.Delete().Resource(resource).Namespace(key.Namespace).Name(key.Name).Body(&metav1.DeleteOptions{}).Do(ctx).Error()
-		if err != nil && !apierrors.IsNotFound(err) {
-			l.o.Logger.WarnContext(ctx, "old grant not deleted, trying again", "namespace", key.Namespace, "grant", key.Name, "err", err)
-			return
+	for id := range l.late {
+		if last, is := l.state.Last(id.ContainerKey); !is || last.ID != id {
+			delete(l.late, id)
 		}
 	}
 }

@@ -21,17 +21,39 @@ type pod struct {
 	workload restartbudget.WorkloadID
 	labels   labels.Set
 	restartbudget.Pod
+
+	// ended pods count in nothing. They are kept if they were guarded.
+	ended     bool
+	instances []instance
+	condition condition // what it says now
+	unguarded unguarded
+	owner     owner
 }
 
 func (p *pod) guarded() bool { return p != nil && len(p.Containers) > 0 }
 
-// readPod returns false for pods that have ended.
+// has reports whether a grant is for a container of the pod as it is: another pod of the name, or another restart, needs another one.
+func (p *pod) has(id restartbudget.GrantID) bool {
+	return p != nil && p.uid == id.PodUID && slices.ContainsFunc(p.Containers, func(c restartbudget.Container) bool {
+		return c.Name == id.Name && c.Restarts == id.Restarts
+	})
+}
+
+// sameGrants reports whether both pods have the same grants.
+func (p *pod) sameGrants(other *pod) bool {
+	return p != nil && p.uid == other.uid && slices.EqualFunc(p.Containers, other.Containers, func(a, b restartbudget.Container) bool {
+		return a.Name == b.Name && a.Restarts == b.Restarts
+	})
+}
+
+// readPod returns false for pods that have ended and were not guarded.
 func readPod(p *corev1.Pod) (pod, bool) {
+	isGuarded := p.Annotations[mesh.AnnotationGuardedLiveness] == "enabled"
 	if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
-		return pod{}, false
+		return pod{uid: string(p.UID), ended: true, instances: instancesOf(p, guardedContainers(probeTable(&p.Spec)), nil)}, isGuarded
 	}
 	r := pod{
-		uid: string(p.UID), workload: workloadOf(p),
+		uid: string(p.UID), workload: workloadOf(p), condition: conditionOf(p),
 		Pod: restartbudget.Pod{
 			Name: p.Name, Node: intern(p.Spec.NodeName), Template: templateOf(p), Terminating: p.DeletionTimestamp != nil,
 			Suspended: p.Annotations[mesh.AnnotationLiveness] == string(mesh.LivenessSuspended),
@@ -40,17 +62,20 @@ func readPod(p *corev1.Pod) (pod, bool) {
 	for _, c := range p.Status.Conditions {
 		r.Ready = r.Ready || c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
 	}
-	if p.Annotations[mesh.AnnotationGuardedLiveness] != "enabled" {
+	if !isGuarded {
 		return r, true
 	}
-	r.labels = maps.Clone(p.Labels)
+	table := probeTable(&p.Spec)
+	r.labels, r.owner, r.unguarded = maps.Clone(p.Labels), ownerOf(p), unguardedOf(p, table)
 	statuses := map[string]*corev1.ContainerStatus{}
 	for _, list := range [][]corev1.ContainerStatus{p.Status.InitContainerStatuses, p.Status.ContainerStatuses} {
 		for i := range list {
 			statuses[list[i].Name] = &list[i]
 		}
 	}
-	for _, name := range guardedContainers(&p.Spec) {
+	names := guardedContainers(table)
+	r.instances = instancesOf(p, names, statuses)
+	for _, name := range names {
 		c := restartbudget.Container{Name: intern(name)}
 		if spec := podspec.Container(&p.Spec, name); spec != nil {
 			c.Image = intern(spec.Image)
@@ -63,25 +88,12 @@ func readPod(p *corev1.Pod) (pod, bool) {
 	return r, true
 }
 
-// guardedContainers returns those that the probe table of the sidecar names, sorted.
-func guardedContainers(spec *corev1.PodSpec) []string {
-	sidecar := podspec.Container(spec, mesh.ContainerSidecar)
-	if sidecar == nil {
-		return nil
-	}
+// guardedContainers returns those that a probe table guards, sorted.
+func guardedContainers(table mesh.ProbeTable) []string {
 	var all []string
-	for i := range sidecar.Env {
-		if sidecar.Env[i].Name != mesh.EnvProbeTable {
-			continue
-		}
-		table, _, err := mesh.ParseProbeTable(sidecar.Env[i].Value)
-		if err != nil {
-			continue // its agent does not start with it
-		}
-		for _, p := range table {
-			if p.Guarded {
-				all = append(all, p.Container)
-			}
+	for _, p := range table {
+		if p.Guarded {
+			all = append(all, p.Container)
 		}
 	}
 	slices.Sort(all)

@@ -12,11 +12,14 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/kubernetes"
+	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/sonde-mesh/sonde/api/v1alpha1"
+	"github.com/sonde-mesh/sonde/controller/events"
 	"github.com/sonde-mesh/sonde/controller/watch"
 	"github.com/sonde-mesh/sonde/health/heartbeat"
 	"github.com/sonde-mesh/sonde/restartbudget"
@@ -37,7 +40,7 @@ type Asking struct {
 	Since time.Time
 }
 
-// Options of Restarts. All are required but Settings and Loop.
+// Options of Restarts. All are required but Settings, Registerer and the Loops.
 type Options struct {
 	// Watching and Grants are clients of the API server without a timeout, the second one of group sonde.dev; Writing is that with one.
 	Watching        kubernetes.Interface
@@ -47,10 +50,20 @@ type Options struct {
 	// Tell has the agent of a pod be told what Of returns, if its session is with this replica. It returns at once.
 	Tell   func(pod watch.Key)
 	Logger *slog.Logger
+	// Pods writes conditions of pods, with a timeout.
+	Pods corev1.PodsGetter
+	// WithoutGrants returns the pods whose agents are too old for grants, or nil.
+	WithoutGrants func() map[watch.Key]bool
+	// Record writes an event, later. It returns at once.
+	Record func(events.Event)
+	// Lease of the control plane, about which are the events that are about no workload.
+	Lease watch.Key
+	// Registerer of the metrics. Default none.
+	Registerer prometheus.Registerer
 	// Settings until Configure. They must be valid.
 	Settings restartbudget.Settings
-	// Loop watches Lead.
-	Loop *heartbeat.Loop
+	// Loop watches the decisions of Lead, Writes what it sends.
+	Loop, Writes *heartbeat.Loop
 }
 
 // Restarts has the grants that there are, and what else decides about restarts.
@@ -61,6 +74,7 @@ type Restarts struct {
 	wake     chan struct{} // something has changed that Lead decides by
 	plan     chan struct{} // something has changed that policies follow from
 	settings atomic.Pointer[restartbudget.Settings]
+	metrics  *metrics
 	round    atomic.Pointer[Round]
 
 	mu       sync.Mutex
@@ -71,18 +85,19 @@ type Restarts struct {
 // grant is what is kept of a RestartGrant.
 type grant struct {
 	restartbudget.Grant
-	epoch int64
+	epoch int64 // of the last leader that has made it valid
 	pod   watch.Key
 }
 
-// New returns Restarts. Nothing is read before Run.
+// New returns Restarts. Nothing is read before Run. It panics if a metric is registered already.
 func New(o Options) *Restarts {
 	r := &Restarts{o: o, wake: make(chan struct{}, 1), plan: make(chan struct{}, 1), ofPod: map[watch.Key]map[watch.Key]*grant{}}
 	r.settings.Store(&o.Settings)
-	r.cluster = newCluster(o.Watching, r.clusterChanged)
+	r.cluster = newCluster(o.Watching, r.clusterChanged, r.podChanged)
 	r.grants = watch.New(watch.Kind[*v1alpha1.RestartGrant, grant]{
 		Client: o.Grants, Resource: resource, New: &v1alpha1.RestartGrant{}, Record: r.read, Changed: r.changed, Synced: r.clusterChanged,
 	})
+	r.metrics = newMetrics(r, o.Registerer)
 	return r
 }
 
@@ -152,11 +167,21 @@ func signal(to chan<- struct{}) {
 	}
 }
 
+// podChanged has the agent of a pod told what is granted to it now, and not to an earlier pod of its name, nor for an earlier restart.
+func (r *Restarts) podChanged(pod watch.Key) {
+	r.mu.Lock()
+	granted := len(r.ofPod[pod]) > 0
+	r.mu.Unlock()
+	if granted {
+		r.o.Tell(pod)
+	}
+}
+
 // Orders are what an agent is told.
 type Orders struct {
 	Policy
 
-	// Grants that are open, sorted by name.
+	// Grants that are open, at most one of each container, sorted by name.
 	Grants []Open
 }
 
@@ -174,9 +199,16 @@ func (r *Restarts) Of(pod watch.Key) (Orders, bool) {
 		return Orders{}, false
 	}
 	orders := Orders{Policy: r.policies[pod]}
+	now := r.cluster.pods.Get(pod)
+	last := map[string]watch.Key{}
 	for key, g := range r.ofPod[pod] {
-		if g.Outcome == restartbudget.Open && !g.DryRun {
-			orders.Grants = append(orders.Grants, Open{Name: key.Name, Container: g.ID.Name, Epoch: g.epoch})
+		if before, is := last[g.ID.Name]; now.has(g.ID) && (!is || r.ofPod[pod][before].ID.Before(g.ID)) {
+			last[g.ID.Name] = key
+		}
+	}
+	for name, key := range last { // that of an earlier try is over, which may not be written yet
+		if g := r.ofPod[pod][key]; g.Outcome == restartbudget.Open && !g.DryRun {
+			orders.Grants = append(orders.Grants, Open{Name: key.Name, Container: name, Epoch: g.epoch})
 		}
 	}
 	slices.SortFunc(orders.Grants, func(a, b Open) int { return cmp.Compare(a.Name, b.Name) })

@@ -104,14 +104,15 @@ func TestReadPod(t *testing.T) {
 		change func(*corev1.Pod)
 		holds  func(pod, bool) bool
 	}{
-		"ended":         {func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }, func(_ pod, is bool) bool { return !is }},
-		"not guarded":   {func(p *corev1.Pod) { p.Annotations = nil }, func(p pod, is bool) bool { return is && len(p.Containers) == 0 && p.Ready }},
-		"broken table":  {func(p *corev1.Pod) { p.Spec.Containers[0].Env[0].Value = "{" }, func(p pod, is bool) bool { return is && len(p.Containers) == 0 }},
-		"no owner":      {func(p *corev1.Pod) { p.OwnerReferences = nil }, func(p pod, _ bool) bool { return p.workload.String() == "Pod/shop/web-5d4f-1" }},
-		"a ReplicaSet":  {func(p *corev1.Pod) { p.OwnerReferences[0].Name = "web" }, func(p pod, _ bool) bool { return p.workload.String() == "ReplicaSet/shop/web" }},
-		"suspended":     {func(p *corev1.Pod) { p.Annotations[mesh.AnnotationLiveness] = "suspended" }, func(p pod, _ bool) bool { return p.Suspended }},
-		"being deleted": {func(p *corev1.Pod) { p.DeletionTimestamp = new(metav1.Now()) }, func(p pod, _ bool) bool { return p.Terminating }},
-		"not ready":     {func(p *corev1.Pod) { p.Status.Conditions[0].Status = corev1.ConditionFalse }, func(p pod, _ bool) bool { return !p.Ready }},
+		"ended":              {func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }, func(p pod, is bool) bool { return is && p.ended && !p.guarded() && p.instances[0].ended }},
+		"ended, not guarded": {func(p *corev1.Pod) { p.Annotations, p.Status.Phase = nil, corev1.PodSucceeded }, func(_ pod, is bool) bool { return !is }},
+		"not guarded":        {func(p *corev1.Pod) { p.Annotations = nil }, func(p pod, is bool) bool { return is && len(p.Containers) == 0 && p.Ready }},
+		"broken table":       {func(p *corev1.Pod) { p.Spec.Containers[0].Env[0].Value = "{" }, func(p pod, is bool) bool { return is && len(p.Containers) == 0 }},
+		"no owner":           {func(p *corev1.Pod) { p.OwnerReferences = nil }, func(p pod, _ bool) bool { return p.workload.String() == "Pod/shop/web-5d4f-1" }},
+		"a ReplicaSet":       {func(p *corev1.Pod) { p.OwnerReferences[0].Name = "web" }, func(p pod, _ bool) bool { return p.workload.String() == "ReplicaSet/shop/web" }},
+		"suspended":          {func(p *corev1.Pod) { p.Annotations[mesh.AnnotationLiveness] = "suspended" }, func(p pod, _ bool) bool { return p.Suspended }},
+		"being deleted":      {func(p *corev1.Pod) { p.DeletionTimestamp = new(metav1.Now()) }, func(p pod, _ bool) bool { return p.Terminating }},
+		"not ready":          {func(p *corev1.Pod) { p.Status.Conditions[0].Status = corev1.ConditionFalse }, func(p pod, _ bool) bool { return !p.Ready }},
 		"a native sidecar": {func(p *corev1.Pod) {
 			p.Spec.InitContainers, p.Spec.Containers = p.Spec.Containers[1:2], p.Spec.Containers[:1]
 		}, func(p pod, _ bool) bool { return p.Containers[0].Image == "web:1" }},

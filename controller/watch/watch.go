@@ -57,6 +57,8 @@ type Store[O Object, R any] struct {
 	records map[Key]*R
 	missing error // why the objects of the start are not there yet, nil once they are
 	lost    Loss
+	// complained is when it was logged last that the API server is lost.
+	complained time.Time
 }
 
 // Loss says since when the API server has not been heard, and why. It is zero while a watch is open.
@@ -110,7 +112,7 @@ func (s *Store[O, R]) Run(ctx context.Context) error {
 			Name:    s.kind.Resource,
 			Backoff: &wait.Backoff{Duration: backoffFirst, Cap: backoffLast, Steps: 3, Factor: 2, Jitter: 1},
 		})
-	r.RunWithContext(ctx)
+	r.RunWithContext(s.quiet(ctx))
 	return nil
 }
 

@@ -6,18 +6,25 @@ import (
 
 	admissionregistration "k8s.io/api/admissionregistration/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+
+	"github.com/sonde-mesh/sonde/test/chart"
 )
 
-// The right to patch what makes pods comes with the policy that holds it to one annotation, which test/kube tries, or not at all.
-func TestRightToRetryNeedsItsPolicy(t *testing.T) {
+// The rights to patch what makes pods, and the status of pods, come with the policies that hold them to one annotation, and to one condition, which test/kube
+// tries, or not at all.
+func TestRightsNeedTheirPolicies(t *testing.T) {
 	tests := map[string]struct {
-		flags []string
-		want  bool
+		policy, resource string
+		flags            []string
+		want             bool
 	}{
-		"by default":             {nil, true},
-		"the first with the API": {[]string{"--kube-version=1.30.0"}, true},
-		"without the API":        {[]string{"--kube-version=1.29.9"}, false},
-		"switched off":           {[]string{"--set=retryAfterOutage=false"}, false},
+		"retry":                                    {"sonde-retry", "jobs", nil, true},
+		"retry, the first with the API":            {"sonde-retry", "jobs", []string{"--kube-version=1.30.0"}, true},
+		"retry, without the API":                   {"sonde-retry", "jobs", []string{"--kube-version=1.29.9"}, false},
+		"retry, switched off":                      {"sonde-retry", "jobs", []string{"--set=retryAfterOutage=false"}, false},
+		"a condition":                              {"sonde-liveness-held", "pods/status", nil, true},
+		"a condition, without retries":             {"sonde-liveness-held", "pods/status", []string{"--set=retryAfterOutage=false"}, true},
+		"a condition, without the API of policies": {"sonde-liveness-held", "pods/status", []string{"--kube-version=1.29.9"}, false},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -26,9 +33,12 @@ func TestRightToRetryNeedsItsPolicy(t *testing.T) {
 			var binding admissionregistration.ValidatingAdmissionPolicyBinding
 			only(t, "ClusterRole", &role, tc.flags...)
 			may := slices.ContainsFunc(role.Rules, func(r rbacv1.PolicyRule) bool {
-				return slices.Contains(r.Resources, "jobs") && slices.Contains(r.Verbs, "patch")
+				return slices.Contains(r.Resources, tc.resource) && slices.Contains(r.Verbs, "patch")
 			})
-			hasPolicy, hasBinding := only(t, "ValidatingAdmissionPolicy", &policy, tc.flags...), only(t, "ValidatingAdmissionPolicyBinding", &binding, tc.flags...)
+			called := func(kind string) func(chart.Manifest) bool {
+				return func(m chart.Manifest) bool { return m.Kind == kind && m.Name == tc.policy }
+			}
+			hasPolicy, hasBinding := find(t, called("ValidatingAdmissionPolicy"), &policy, tc.flags...), find(t, called("ValidatingAdmissionPolicyBinding"), &binding, tc.flags...)
 			if may != tc.want || hasPolicy != tc.want || hasBinding != tc.want {
 				t.Errorf("right %t, policy %t, binding %t, want %t", may, hasPolicy, hasBinding, tc.want)
 			}

@@ -7,12 +7,15 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"sigs.k8s.io/yaml"
 
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
@@ -31,7 +34,8 @@ func TestRestartsAreGranted(t *testing.T) {
 	grantAndRefund(t, client, p, "restarts")
 }
 
-// grantAndRefund makes a guarded pod in a namespace, whose liveness probe fails, and then passes before the kubelet has asked. A grant of long ago goes.
+// grantAndRefund makes a guarded pod in a namespace, whose liveness probe fails, which is held while the pod is suspended, and then passes before the kubelet
+// has asked. A grant of long ago goes.
 func grantAndRefund(t *testing.T, client kubernetes.Interface, p *plane, namespace string) {
 	t.Helper()
 	grants := sondePath(namespace, "restartgrants")
@@ -55,6 +59,11 @@ func grantAndRefund(t *testing.T, client kubernetes.Interface, p *plane, namespa
 	hello.GetHello().Features = append(hello.GetHello().GetFeatures(), agentv1.FeatureRestartGrants)
 	send(hello)
 	send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Liveness{Liveness: &agentv1.Liveness{Held: []*agentv1.HeldLiveness{{Container: "app", Reason: "refused"}}}}})
+	pods := client.CoreV1().Pods(namespace)
+	poll(t, "the pod to say that its container is held", func(ctx context.Context) error { return condition(ctx, pods, corev1.ConditionTrue, "Suspended") })
+	if _, err := pods.Patch(t.Context(), "guarded", types.MergePatchType, []byte(`{"metadata": {"annotations": {"sonde.dev/liveness": null}}}`), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
 	var granted *agentv1.RestartGrant
 	for granted == nil {
 		r, err := stream.Recv()
@@ -83,17 +92,37 @@ func grantAndRefund(t *testing.T, client kubernetes.Interface, p *plane, namespa
 		}
 		return nil
 	})
+	poll(t, "the pod to say that nothing is held", func(ctx context.Context) error { return condition(ctx, pods, corev1.ConditionFalse, "NotHeld") })
 	if err := stream.CloseSend(); err != nil {
 		t.Error(err)
 	}
 }
 
-// newGuardedPod makes a pod with one guarded container, and returns what its agent is.
+// condition returns an error unless the pod named guarded has the condition of held liveness probes, beside those of others.
+func condition(ctx context.Context, pods typedcorev1.PodInterface, status corev1.ConditionStatus, reason string) error {
+	p, err := pods.Get(ctx, "guarded", metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	of := func(name corev1.PodConditionType) corev1.PodCondition {
+		i := slices.IndexFunc(p.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == name })
+		if i < 0 {
+			return corev1.PodCondition{}
+		}
+		return p.Status.Conditions[i]
+	}
+	if c := of(mesh.ConditionLivenessHeld); c.Status != status || c.Reason != reason || of(corev1.PodReady).Status != corev1.ConditionTrue {
+		return fmt.Errorf("conditions %+v", p.Status.Conditions)
+	}
+	return nil
+}
+
+// newGuardedPod makes a suspended pod with one guarded container, and returns what its agent is.
 func newGuardedPod(t *testing.T, client kubernetes.Interface, namespace string) *machine {
 	t.Helper()
 	pod := podOf(namespace, "guarded", func(p *corev1.Pod) {
 		p.Labels = map[string]string{mesh.LabelMesh: "default"}
-		p.Annotations = map[string]string{mesh.AnnotationGuardedLiveness: "enabled"}
+		p.Annotations = map[string]string{mesh.AnnotationGuardedLiveness: "enabled", mesh.AnnotationLiveness: string(mesh.LivenessSuspended)}
 		p.Spec.Volumes = []corev1.Volume{{Name: mesh.VolumeIdentity}}
 		p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: mesh.ContainerSidecar, Image: "sonde", Env: []corev1.EnvVar{{
 			Name: mesh.EnvProbeTable, Value: `[{"container":"app","type":"liveness","guarded":true,"httpGet":{"path":"/","port":8080}}]`,
@@ -103,6 +132,7 @@ func newGuardedPod(t *testing.T, client kubernetes.Interface, namespace string) 
 	pod, err := pods.Create(t.Context(), pod, metav1.CreateOptions{})
 	if err == nil {
 		pod.Status.PodIP, pod.Status.PodIPs = "10.1.0.7", []corev1.PodIP{{IP: "10.1.0.7"}}
+		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 		pod.Status.Phase, pod.Status.ContainerStatuses = corev1.PodRunning, []corev1.ContainerStatus{{Name: "app"}}
 		pod, err = pods.UpdateStatus(t.Context(), pod, metav1.UpdateOptions{})
 	}

@@ -22,6 +22,7 @@ func asAccount(t *testing.T, client kubernetes.Interface) *Cluster {
 	t.Helper()
 	_, err := client.RbacV1().ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "too-much"}, Rules: []rbacv1.PolicyRule{
 		{APIGroups: []string{"apps", "batch"}, Resources: []string{"*"}, Verbs: []string{"*"}},
+		{APIGroups: []string{""}, Resources: []string{"pods/status"}, Verbs: []string{"*"}},
 	}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)

@@ -97,3 +97,8 @@ rules: [{apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [p
 {{- define "sonde.retries" -}}
 {{- if and .Values.retryAfterOutage (semverCompare ">=1.30-0" .Capabilities.KubeVersion.Version) }}yes{{ end }}
 {{- end }}
+
+{{- /* "yes" if the control plane writes a condition of pods. Before Kubernetes 1.30 no policy would hold it to that one. */ -}}
+{{- define "sonde.conditions" -}}
+{{- if semverCompare ">=1.30-0" .Capabilities.KubeVersion.Version }}yes{{ end }}
+{{- end }}

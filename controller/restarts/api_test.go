@@ -1,0 +1,348 @@
+package restarts
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+
+	"github.com/sonde-mesh/sonde/api/v1alpha1"
+	"github.com/sonde-mesh/sonde/controller/events"
+	"github.com/sonde-mesh/sonde/controller/objects"
+	"github.com/sonde-mesh/sonde/controller/watch"
+	"github.com/sonde-mesh/sonde/restartbudget"
+)
+
+// api is an API server with pods and grants, as an http.RoundTripper: what is written is watched at once.
+type api struct {
+	t testing.TB
+	r *Restarts
+
+	mu       sync.Mutex
+	grants   map[watch.Key]*v1alpha1.RestartGrant
+	pods     map[watch.Key]*corev1.Pod
+	liveness map[watch.Key]Liveness
+	events   []events.Event
+	requests []request
+	// answer may answer in the place of the API server, with a status code; 0 is no answer at all, and -1 that it does not.
+	answer  func(*http.Request) int
+	latency time.Duration
+	told    []watch.Key
+}
+
+// request is one that the API server has got.
+type request struct {
+	at     time.Time
+	what   string // its method and resource
+	object string
+	body   string
+}
+
+func newAPI(t testing.TB, settings restartbudget.Settings) *api {
+	t.Helper()
+	a := &api{t: t, grants: map[watch.Key]*v1alpha1.RestartGrant{}, pods: map[watch.Key]*corev1.Pod{}, liveness: map[watch.Key]Liveness{}}
+	config := &rest.Config{Host: "http://api", Transport: a, QPS: -1}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	grants, err := objects.NewClient(config, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.r = New(Options{
+		Watching: client, Grants: grants, Writing: grants, Pods: client.CoreV1(), Liveness: a.said, Settings: settings, Logger: slog.New(slog.DiscardHandler),
+		Tell: func(pod watch.Key) { a.told = append(a.told, pod) }, Record: a.record, Lease: watch.Key{Namespace: "sonde-system", Name: "sonde-cp"},
+	})
+	for _, store := range []interface{ Replace([]any, string) error }{
+		a.r.grants, a.r.cluster.pods, a.r.cluster.deployments, a.r.cluster.statefulSets, a.r.cluster.daemonSets, a.r.cluster.disruption,
+	} {
+		if err := store.Replace(nil, "1"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return a
+}
+
+func (a *api) said() map[watch.Key]Liveness {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return maps.Clone(a.liveness)
+}
+
+func (a *api) record(e events.Event) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.events = append(a.events, e)
+}
+
+// eventsOf returns the events of a reason, as object and note.
+func (a *api) eventsOf(reason string) []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var all []string
+	for _, e := range a.events {
+		if e.Reason == reason {
+			all = append(all, e.Kind+" "+e.Name+": "+e.Note)
+		}
+	}
+	return all
+}
+
+// deploy makes a Deployment in the namespace shop, whose pods are name-0, name-1, … with a guarded container app.
+func (a *api) deploy(name string, replicas int) {
+	a.t.Helper()
+	if err := a.r.cluster.deployments.Add(&appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: "u-1"}, Spec: appsv1.DeploymentSpec{Replicas: new(int32(replicas))},
+	}); err != nil {
+		a.t.Fatal(err)
+	}
+	for i := range replicas {
+		p := guardedPod()
+		p.Name = fmt.Sprint(name, "-", i)
+		p.UID = types.UID("uid-" + p.Name)
+		p.Labels = map[string]string{"app": name, "pod-template-hash": "5d4f"}
+		p.OwnerReferences[0].Name = name + "-5d4f"
+		a.setPod(p)
+	}
+}
+
+func (a *api) setPod(p *corev1.Pod) {
+	a.t.Helper()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.pods[keyOf(p)] = p.DeepCopy()
+	if err := a.r.cluster.pods.Add(p); err != nil {
+		a.t.Error(err)
+	}
+}
+
+func keyOf(o metav1.Object) watch.Key {
+	return watch.Key{Namespace: o.GetNamespace(), Name: o.GetName()}
+}
+
+// pod returns a pod of the namespace shop, which the caller may change and give to setPod.
+func (a *api) pod(name string) *corev1.Pod {
+	a.t.Helper()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	p := a.pods[watch.Key{Namespace: "shop", Name: name}]
+	if p == nil {
+		a.t.Fatalf("no pod %s", name)
+	}
+	return p.DeepCopy()
+}
+
+// say has the agent of a pod in the namespace shop say something.
+func (a *api) say(pod string, l Liveness) {
+	a.mu.Lock()
+	a.liveness[watch.Key{Namespace: "shop", Name: pod}] = l
+	a.mu.Unlock()
+	a.r.Wake()
+}
+
+// fail has the containers app of pods ask from now on.
+func (a *api) fail(pods ...string) {
+	for _, name := range pods {
+		a.say(name, Liveness{Asking: []Asking{{Container: "app", Since: time.Now()}}})
+	}
+}
+
+// pass ends that.
+func (a *api) pass(pods ...string) {
+	for _, name := range pods {
+		a.say(name, Liveness{Passing: []string{"app"}})
+	}
+}
+
+// put has a grant in the API.
+func (a *api) put(g restartbudget.Grant, pod string, epoch int64) watch.Key {
+	a.t.Helper()
+	o := objectOf(g, watch.Key{Namespace: "shop", Name: pod}, epoch)
+	o.Status = statusOf(g)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.store(o)
+	return keyOf(o)
+}
+
+// store needs mu.
+func (a *api) store(o *v1alpha1.RestartGrant) {
+	a.grants[keyOf(o)] = o
+	if err := a.r.grants.Add(o.DeepCopy()); err != nil {
+		a.t.Error(err)
+	}
+}
+
+// all returns the grants, as pod, container, restarts, try, epoch that holds and outcome.
+func (a *api) all() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var all []string
+	for _, g := range a.grants {
+		all = append(all, strings.TrimSpace(fmt.Sprintf("%s %s %d.%d epoch %d %s",
+			g.Spec.Pod, g.Spec.Container, g.Spec.Restarts, g.Spec.Try, max(g.Spec.Epoch, g.Status.Epoch), g.Status.Outcome)))
+	}
+	slices.Sort(all)
+	return all
+}
+
+// sent returns the requests, as method and resource.
+func (a *api) sent() []request {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Clone(a.requests)
+}
+
+// RoundTrip implements http.RoundTripper.
+func (a *api) RoundTrip(r *http.Request) (*http.Response, error) {
+	var body []byte
+	if r.Body != nil {
+		var err error
+		if body, err = io.ReadAll(r.Body); err != nil {
+			return nil, err
+		}
+	}
+	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
+	i := slices.IndexFunc(parts, func(p string) bool { return p == "restartgrants" || p == "pods" })
+	what := request{at: time.Now(), what: r.Method + " " + parts[i], body: string(body)}
+	if len(parts) > i+1 {
+		what.object = parts[i+1]
+	}
+	a.mu.Lock()
+	a.requests = append(a.requests, what)
+	answer, latency := a.answer, a.latency
+	a.mu.Unlock()
+	if latency > 0 {
+		pause := time.NewTimer(latency)
+		defer pause.Stop()
+		select {
+		case <-pause.C:
+		case <-r.Context().Done():
+			return nil, r.Context().Err()
+		}
+	}
+	if answer != nil {
+		switch code := answer(r); code {
+		case -1:
+		case 0:
+			<-r.Context().Done()
+			return nil, r.Context().Err()
+		default:
+			return respond(r, code, &metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Code: int32(code), Message: "no", Reason: reasons[code]})
+		}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	code, o := a.serve(r.Method, parts[i], what.object, strings.Join(parts[i+1:], "/"), parts[i-1], body)
+	return respond(r, code, o)
+}
+
+var reasons = map[int]metav1.StatusReason{
+	http.StatusForbidden: metav1.StatusReasonForbidden, http.StatusNotFound: metav1.StatusReasonNotFound, http.StatusConflict: metav1.StatusReasonAlreadyExists,
+}
+
+func respond(r *http.Request, code int, o any) (*http.Response, error) {
+	text, err := json.Marshal(o)
+	return &http.Response{
+		StatusCode: code, Request: r, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(bytes.NewReader(text)),
+	}, err
+}
+
+// serve needs mu.
+func (a *api) serve(method, resource, name, rest, namespace string, body []byte) (int, any) {
+	failed := func(code int) (int, any) {
+		return code, &metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Code: int32(code), Reason: reasons[code]}
+	}
+	key := watch.Key{Namespace: namespace, Name: name}
+	switch {
+	case resource == "pods":
+		return a.patchPod(key, body)
+	case method == http.MethodGet:
+		list := v1alpha1.RestartGrantList{TypeMeta: metav1.TypeMeta{Kind: "RestartGrantList", APIVersion: "sonde.dev/v1alpha1"}}
+		for _, g := range a.grants {
+			list.Items = append(list.Items, *g)
+		}
+		return http.StatusOK, list
+	case method == http.MethodPost:
+		var g v1alpha1.RestartGrant
+		if err := json.Unmarshal(body, &g); err != nil {
+			a.t.Error(err)
+		}
+		if a.grants[keyOf(&g)] != nil {
+			return failed(http.StatusConflict)
+		}
+		g.TypeMeta, g.Status = metav1.TypeMeta{Kind: "RestartGrant", APIVersion: "sonde.dev/v1alpha1"}, v1alpha1.RestartGrantStatus{}
+		a.store(&g)
+		return http.StatusCreated, &g
+	}
+	g := a.grants[key]
+	if g == nil {
+		return failed(http.StatusNotFound)
+	}
+	if method == http.MethodDelete {
+		delete(a.grants, key)
+		if err := a.r.grants.Delete(g); err != nil {
+			a.t.Error(err)
+		}
+		return http.StatusOK, g
+	}
+	if rest != name+"/status" {
+		a.t.Errorf("%s of %s", method, rest)
+	}
+	patched := &v1alpha1.RestartGrant{}
+	a.patch(g, patched, body, jsonpatch.MergePatch)
+	a.store(patched)
+	return http.StatusOK, patched
+}
+
+// patchPod needs mu.
+func (a *api) patchPod(key watch.Key, body []byte) (int, any) {
+	p := a.pods[key]
+	if p == nil {
+		return http.StatusNotFound, &metav1.Status{Status: metav1.StatusFailure, Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound}
+	}
+	patched := &corev1.Pod{}
+	a.patch(p, patched, body, func(o, patch []byte) ([]byte, error) {
+		return strategicpatch.StrategicMergePatch(o, patch, corev1.Pod{})
+	})
+	if patched.UID != p.UID {
+		return http.StatusConflict, &metav1.Status{Status: metav1.StatusFailure, Code: http.StatusConflict, Reason: metav1.StatusReasonConflict}
+	}
+	a.pods[key] = patched
+	if err := a.r.cluster.pods.Add(patched.DeepCopy()); err != nil {
+		a.t.Error(err)
+	}
+	return http.StatusOK, patched
+}
+
+func (a *api) patch(before, after any, patch []byte, apply func(o, patch []byte) ([]byte, error)) {
+	text, err := json.Marshal(before)
+	if err == nil {
+		text, err = apply(text, patch)
+	}
+	if err == nil {
+		err = json.Unmarshal(text, after)
+	}
+	if err != nil {
+		a.t.Error(err)
+	}
+}

@@ -1,0 +1,541 @@
+package restarts
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/controller/watch"
+	"github.com/sonde-mesh/sonde/health/heartbeat"
+	"github.com/sonde-mesh/sonde/restartbudget"
+)
+
+// neverOpen is for tests in which much fails at once.
+var neverOpen = restartbudget.Settings{Breaker: restartbudget.BreakerLimits{Workloads: 1 << 20}}
+
+// lead has a replica lead until the function that it returns is called.
+func (a *api) lead(epoch int64) (stop func()) {
+	a.t.Helper()
+	ctx, cancel := context.WithCancel(a.t.Context())
+	ended := make(chan error)
+	go func() { ended <- a.r.Lead(ctx, epoch) }()
+	return func() {
+		cancel()
+		if err := <-ended; err != nil {
+			a.t.Error(err)
+		}
+	}
+}
+
+// wait lets time pass.
+func wait(d time.Duration) {
+	<-time.After(d)
+	synctest.Wait()
+}
+
+// want compares the grants in the API.
+func (a *api) want(want ...string) {
+	a.t.Helper()
+	if diff := cmp.Diff(want, a.all()); diff != "" {
+		a.t.Fatalf("grants (-want +got):\n%s", diff)
+	}
+}
+
+// grantOfPod returns a grant of the container app of a pod of deploy, which has restarted three times.
+func grantOfPod(name string) restartbudget.Grant {
+	return restartbudget.Grant{
+		ID:       restartbudget.GrantID{ContainerKey: restartbudget.ContainerKey{PodUID: "uid-" + name, Name: "app"}, Restarts: 3},
+		Workload: restartbudget.WorkloadID{Kind: "Deployment", Namespace: "shop", Name: name[:strings.LastIndex(name, "-")]}, Node: "node1", Template: "5d4f", Granted: time.Now(),
+	}
+}
+
+// told returns what the agent of a pod in the namespace shop is told, as container and epoch.
+func (a *api) toldTo(pod string) []string {
+	a.t.Helper()
+	a.r.mu.Lock()
+	a.r.policies = map[watch.Key]Policy{}
+	a.r.mu.Unlock()
+	orders, known := a.r.Of(watch.Key{Namespace: "shop", Name: pod})
+	if !known {
+		a.t.Fatal("it is not known what an agent is told")
+	}
+	var all []string
+	for _, o := range orders.Grants {
+		all = append(all, fmt.Sprintf("%s %s %d", o.Name[strings.Index(o.Name, "app"):strings.LastIndex(o.Name, ".")], o.Container, o.Epoch))
+	}
+	return all
+}
+
+// A grant of an earlier leader is a reservation for the next one, which has the agent take it.
+func TestGrantOfAnEarlierLeaderIsAdopted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAPI(t, restartbudget.Settings{})
+		a.deploy("web", 4)
+		a.put(grantOfPod("web-0"), "web-0", 7)
+		defer a.lead(8)()
+		a.fail("web-0", "web-1")
+		wait(time.Second)
+		a.want("web-0 app 3.0 epoch 8")
+		if diff := cmp.Diff([]string{"app.3.0 app 8"}, a.toldTo("web-0")); diff != "" {
+			t.Errorf("the agent is told (-want +got):\n%s", diff)
+		}
+		wait(time.Minute)
+		if n := len(statusPatches(a)); n != 1 {
+			t.Errorf("%d writes of the status, want 1", n)
+		}
+		p := a.pod("web-0")
+		p.Status.ContainerStatuses[0].RestartCount++
+		a.setPod(p)
+		a.pass("web-0")
+		wait(time.Second)
+		a.want("web-0 app 3.0 epoch 8 helped", "web-1 app 3.0 epoch 8")
+	})
+}
+
+func statusPatches(a *api) []request {
+	return slices.DeleteFunc(a.sent(), func(r request) bool { return r.what != "PATCH restartgrants" })
+}
+
+// The watch of the new leader may not have the last grant of the one before: it asks the API server.
+func TestLeaderReadsGrantsItself(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAPI(t, restartbudget.Settings{})
+		a.deploy("web", 4)
+		key := a.put(grantOfPod("web-0"), "web-0", 7)
+		if err := a.r.grants.Delete(a.grants[key]); err != nil { // which the watch brings later
+			t.Fatal(err)
+		}
+		defer a.lead(8)()
+		a.fail("web-1")
+		wait(time.Second)
+		a.want("web-0 app 3.0 epoch 7")
+		if err := a.r.grants.Add(a.grants[key]); err != nil {
+			t.Fatal(err)
+		}
+		wait(time.Second)
+		a.want("web-0 app 3.0 epoch 8")
+	})
+}
+
+// What a leader writes that is none any more takes a place, so that no more is granted, but agents that have seen a later epoch do not take it.
+func TestLateGrantIsNotAdopted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAPI(t, restartbudget.Settings{})
+		a.deploy("web", 4)
+		defer a.lead(8)()
+		wait(time.Second)
+		a.put(grantOfPod("web-0"), "web-0", 7)
+		wait(time.Second)
+		a.fail("web-1")
+		wait(time.Minute)
+		a.want("web-0 app 3.0 epoch 7")
+		a.pass("web-1")
+		wait(restartbudget.InProgress)
+		a.want("web-0 app 3.0 epoch 7 refunded")
+		a.fail("web-1")
+		wait(time.Second)
+		a.want("web-0 app 3.0 epoch 7 refunded", "web-1 app 3.0 epoch 8")
+	})
+}
+
+// Of two grants of one container that an earlier leader has left open, since it could not write that one is over, the first one ends: an agent never gets two.
+func TestEarlierTryEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAPI(t, restartbudget.Settings{})
+		a.deploy("web", 4)
+		second := grantOfPod("web-0")
+		second.ID.Try = 1
+		a.put(grantOfPod("web-0"), "web-0", 7)
+		a.put(second, "web-0", 7)
+		if diff := cmp.Diff([]string{"app.3.1 app 7"}, a.toldTo("web-0")); diff != "" {
+			t.Errorf("before a leader has ended the first one the agent is told (-want +got):\n%s", diff)
+		}
+		defer a.lead(8)()
+		wait(time.Second)
+		a.want("web-0 app 3.0 epoch 7 refunded", "web-0 app 3.1 epoch 8")
+	})
+}
+
+// A pod of a StatefulSet has the name of the one before, and not its grants.
+func TestGrantIsOfOnePod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAPI(t, restartbudget.Settings{})
+		a.deploy("web", 1)
+		a.put(grantOfPod("web-0"), "web-0", 7)
+		p := a.pod("web-0")
+		p.UID = "another"
+		a.told = nil
+		a.setPod(p)
+		if got := a.toldTo("web-0"); got != nil || len(a.told) == 0 {
+			t.Errorf("the agent of the next pod is told %q, after %d wakes", got, len(a.told))
+		}
+	})
+}
+
+// 500 pods that fail at once get their first grants within a second, while everything else waits, and no more requests than allowed are sent.
+func TestWritesAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAPI(t, neverOpen)
+		var pods []string
+		for i := range 100 {
+			name := fmt.Sprint("web", i)
+			a.deploy(name, 5)
+			for j := range 5 {
+				pods = append(pods, fmt.Sprint(name, "-", j))
+			}
+		}
+		defer a.lead(1)()
+		wait(time.Second)
+		began := time.Now()
+		a.fail(pods...)
+		wait(time.Second)
+		if n := len(a.all()); n < 35 {
+			t.Errorf("%d grants after a second, want most of %d", n, writesPerSecond)
+		}
+		if i := slices.IndexFunc(a.sent(), func(r request) bool { return strings.HasSuffix(r.what, " pods") }); i >= 0 {
+			t.Errorf("a condition is written before the grants are: request %d", i)
+		}
+		wait(15 * time.Second)
+		conditions := map[string]int{}
+		for _, r := range a.sent() {
+			if r.what == "PATCH pods" {
+				conditions[r.object]++
+			}
+		}
+		if len(a.all()) != 100 || len(conditions) != 400 {
+			t.Errorf("%d grants and %d conditions, want 100 and 400", len(a.all()), len(conditions))
+		}
+		for pod, n := range conditions {
+			if n != 1 {
+				t.Errorf("the condition of %s is written %d times, want once", pod, n)
+			}
+		}
+		within(t, slices.DeleteFunc(a.sent(), func(r request) bool { return r.at.Before(began) }))
+	})
+}
+
+// within fails if there are more requests in any second than allowed.
+func within(t *testing.T, all []request) {
+	t.Helper()
+	for i := writesPerSecond; i < len(all); i++ {
+		if span := all[i].at.Sub(all[i-writesPerSecond].at); span < time.Second {
+			t.Fatalf("%d requests within %s", writesPerSecond+1, span)
+		}
+	}
+}
+
+// While the API server does not answer, grants stay reservations, the queue does not grow, and no loop counts as stuck.
+func TestStuckAPIServer(t *testing.T) {
+	for name, answer := range map[string]func(*http.Request) int{
+		"no answer": func(*http.Request) int { return 0 },
+		"500":       func(*http.Request) int { return http.StatusInternalServerError },
+		"429":       func(*http.Request) int { return http.StatusTooManyRequests },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := newAPI(t, neverOpen)
+				loops := []*heartbeat.Loop{heartbeat.New("decisions", time.Minute), heartbeat.New("writes", time.Minute)}
+				a.r.o.Loop, a.r.o.Writes = loops[0], loops[1]
+				for i := range 10 {
+					a.deploy(fmt.Sprint("web", i), 4)
+				}
+				defer a.lead(1)()
+				wait(time.Second)
+				before := len(a.sent())
+				a.setAnswer(answer)
+				for i := range 10 {
+					a.fail(fmt.Sprintf("web%d-0", i), fmt.Sprintf("web%d-1", i))
+				}
+				for range 300 {
+					wait(time.Second)
+					for _, l := range loops {
+						if err := l.Check(); err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
+				if n := len(a.sent()) - before; n > 300*writesAtOnce+writesBurst {
+					t.Errorf("%d requests in five minutes to an API server that does not serve", n)
+				}
+				if n := len(a.r.Round().Decisions); n != 20 {
+					t.Errorf("%d decisions, want 20", n)
+				}
+				a.setAnswer(nil)
+				wait(30 * time.Second)
+				var want []string
+				for i := range 10 {
+					want = append(want, fmt.Sprintf("web%d-0 app 3.0 epoch 1", i))
+				}
+				a.want(want...)
+			})
+		})
+	}
+}
+
+func (a *api) setAnswer(answer func(*http.Request) int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.answer = answer
+}
+
+// A loop of writes that hangs is noticed, as a request is that does not end with its timeout.
+func TestHangIsNoticed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		loop := heartbeat.New("writes", time.Minute)
+		w := newWriter(slog.New(slog.DiscardHandler), loop, func() {})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended, release := make(chan struct{}), make(chan struct{})
+		go func() { w.run(ctx); close(ended) }()
+		for i := range 2 * writesAtOnce {
+			w.put(writeID{classDelete, watch.Key{Name: strconv.Itoa(i)}}, func(context.Context) error { <-release; return nil })
+		}
+		wait(2 * time.Minute)
+		if loop.Check() == nil {
+			t.Error("nothing is noticed")
+		}
+		close(release)
+		wait(time.Second)
+		if err := loop.Check(); err != nil {
+			t.Errorf("it goes on: %v", err)
+		}
+		cancel()
+		<-ended
+	})
+}
+
+// A grant that the API server refuses is given back, and its container asks again later; others go on.
+func TestRefusedGrant(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAPI(t, restartbudget.Settings{})
+		a.deploy("web", 4)
+		refused := 0
+		a.setAnswer(func(r *http.Request) int {
+			if r.Method == http.MethodPost && refused == 0 {
+				refused++
+				return http.StatusForbidden
+			}
+			return -1
+		})
+		defer a.lead(1)()
+		a.fail("web-0")
+		wait(100 * time.Millisecond)
+		a.fail("web-1")
+		wait(2 * time.Second)
+		a.want("web-1 app 3.0 epoch 1")
+		a.pass("web-1")
+		a.say("web-1", Liveness{Passing: []string{"app"}, Unused: []string{a.nameOf("web-1")}})
+		wait(pauseAfterRefusal)
+		a.want("web-0 app 3.1 epoch 1", "web-1 app 3.0 epoch 1 refunded")
+	})
+}
+
+// nameOf returns the name of the grant of a pod.
+func (a *api) nameOf(pod string) string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for key, g := range a.grants {
+		if g.Spec.Pod == pod {
+			return key.Name
+		}
+	}
+	a.t.Fatalf("no grant of %s", pod)
+	return ""
+}
+
+// A grant that was not sent is taken back if its container passes meanwhile.
+func TestWaitingGrantIsWithdrawn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAPI(t, neverOpen)
+		a.deploy("web", 4)
+		a.mu.Lock()
+		a.latency = writeTimeout / 2
+		a.mu.Unlock()
+		for i := range writesAtOnce {
+			a.deploy(fmt.Sprint("busy", i), 1)
+			a.fail(fmt.Sprintf("busy%d-0", i))
+		}
+		defer a.lead(1)()
+		wait(writeTimeout/2 + time.Second) // after the list
+		a.fail("web-0")
+		wait(time.Second)
+		a.pass("web-0")
+		a.fail("web-1")
+		wait(2 * writeTimeout)
+		all := slices.DeleteFunc(a.all(), func(g string) bool { return strings.HasPrefix(g, "busy") })
+		if diff := cmp.Diff([]string{"web-1 app 3.0 epoch 1"}, all); diff != "" {
+			t.Errorf("grants (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// condition returns sonde.dev/LivenessHeld of a pod, without its time.
+func (a *api) condition(pod string) string {
+	for _, c := range a.pod(pod).Status.Conditions {
+		if c.Type == mesh.ConditionLivenessHeld {
+			text, _, _ := strings.Cut(c.Message, "; failing since")
+			return fmt.Sprintf("%s %s %s", c.Status, c.Reason, text)
+		}
+	}
+	return ""
+}
+
+func TestCondition(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAPI(t, restartbudget.Settings{})
+		a.deploy("web", 4)
+		stop := a.lead(1)
+		a.fail("web-0", "web-1")
+		wait(2 * time.Second)
+		const held = "True InProgress app: 1 of 1 restarts are in progress (the default, 25 %)"
+		if got := a.condition("web-1"); got != held || a.condition("web-0") != "" {
+			t.Errorf("conditions %q of the pod that is held, %q of that with a grant", got, a.condition("web-0"))
+		}
+		p := a.pod("web-1")
+		p.Annotations[mesh.AnnotationLiveness] = "suspended"
+		a.setPod(p)
+		wait(time.Second)
+		if got := a.condition("web-1"); got != held {
+			t.Errorf("condition %q, which is written again too early", got)
+		}
+		wait(conditionEvery)
+		if got := a.condition("web-1"); got != "True Suspended app: the pod is annotated sonde.dev/liveness: suspended" {
+			t.Errorf("condition %q of a suspended pod", got)
+		}
+		stop()
+		a.mu.Lock()
+		delete(a.liveness, watch.Key{Namespace: "shop", Name: "web-1"})
+		a.mu.Unlock()
+		defer a.lead(2)()
+		wait(conditionGrace / 2)
+		if got := a.condition("web-1"); !strings.HasPrefix(got, "True ") {
+			t.Errorf("condition %q, before the agent has said something to the next leader", got)
+		}
+		a.pass("web-1")
+		wait(time.Second)
+		if got := a.condition("web-1"); got != "False NotHeld " {
+			t.Errorf("condition %q once nothing is held", got)
+		}
+		wait(time.Hour)
+		n := 0
+		for _, r := range a.sent() {
+			if r.what == "PATCH pods" {
+				n++
+			}
+		}
+		if n != 3 {
+			t.Errorf("%d writes of conditions, want 3", n)
+		}
+	})
+}
+
+// Without the right to it, as before Kubernetes 1.30, no condition is written, and everything else is.
+func TestConditionsWithoutRight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAPI(t, restartbudget.Settings{})
+		a.deploy("web", 4)
+		a.setAnswer(func(r *http.Request) int {
+			if strings.Contains(r.URL.Path, "/pods/") {
+				return http.StatusForbidden
+			}
+			return -1
+		})
+		defer a.lead(1)()
+		a.fail("web-0", "web-1", "web-2")
+		wait(time.Hour)
+		tried := slices.DeleteFunc(a.sent(), func(r request) bool { return r.what != "PATCH pods" })
+		if n := len(tried); n == 0 || n > 3 {
+			t.Errorf("%d conditions tried, want one of each pod at most", n)
+		}
+	})
+}
+
+// Restarts that the count does not show.
+func TestSpent(t *testing.T) {
+	for name, tc := range map[string]struct {
+		policy corev1.RestartPolicy
+		change func(*corev1.Pod)
+		want   string
+	}{
+		"another container ID": {corev1.RestartPolicyAlways, func(p *corev1.Pod) { p.Status.ContainerStatuses[0].ContainerID = "containerd://b" }, "spent"},
+		"the same one":         {corev1.RestartPolicyAlways, func(p *corev1.Pod) { p.Status.Conditions[0].Status = corev1.ConditionFalse }, ""},
+		"the status is lost":   {corev1.RestartPolicyAlways, func(p *corev1.Pod) { p.Status.ContainerStatuses = nil }, ""},
+		"ended, to restart":    {corev1.RestartPolicyAlways, ended(0), ""},
+		"failed, to restart":   {corev1.RestartPolicyOnFailure, ended(137), ""},
+		"ended for good":       {corev1.RestartPolicyOnFailure, ended(0), "spent"},
+		"never restarts":       {corev1.RestartPolicyNever, ended(137), "spent"},
+		"the pod has failed":   {corev1.RestartPolicyNever, func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }, "spent"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := newAPI(t, restartbudget.Settings{})
+				a.deploy("web", 1)
+				p := a.pod("web-0")
+				p.Spec.RestartPolicy, p.Status.ContainerStatuses[0].ContainerID = tc.policy, "containerd://a"
+				a.setPod(p)
+				defer a.lead(1)()
+				a.fail("web-0")
+				wait(time.Second)
+				a.want("web-0 app 3.0 epoch 1")
+				a.say("web-0", Liveness{}) // it uses the grant, and asks for no other
+				tc.change(p)
+				a.setPod(p)
+				wait(time.Second)
+				a.want(strings.TrimSpace("web-0 app 3.0 epoch 1 " + tc.want))
+			})
+		})
+	}
+}
+
+// A container that has ended for good asks in vain, as its agent does until the pod is gone.
+func TestEndedContainerAsksInVain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAPI(t, restartbudget.Settings{})
+		a.deploy("web", 1)
+		p := a.pod("web-0")
+		p.Spec.RestartPolicy = corev1.RestartPolicyNever
+		ended(1)(p)
+		a.setPod(p)
+		defer a.lead(1)()
+		a.fail("web-0")
+		wait(time.Minute)
+		if all := a.all(); all != nil {
+			t.Errorf("grants %q", all)
+		}
+	})
+}
+
+// A grant is told while the container has the restart count that it is for.
+func TestGrantIsForOneRestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAPI(t, restartbudget.Settings{})
+		a.deploy("web", 1)
+		a.put(grantOfPod("web-0"), "web-0", 7)
+		if got := a.toldTo("web-0"); len(got) != 1 {
+			t.Errorf("before the restart the agent is told %q", got)
+		}
+		p := a.pod("web-0")
+		p.Status.ContainerStatuses[0].RestartCount++
+		a.told = nil
+		a.setPod(p)
+		if got := a.toldTo("web-0"); got != nil || len(a.told) == 0 {
+			t.Errorf("after the restart the agent is told %q, after %d wakes", got, len(a.told))
+		}
+	})
+}
+
+func ended(code int32) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Status.ContainerStatuses[0].State.Terminated = &corev1.ContainerStateTerminated{ExitCode: code}
+	}
+}

@@ -1,0 +1,144 @@
+package restarts
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sonde-mesh/sonde/controller/events"
+	"github.com/sonde-mesh/sonde/controller/watch"
+	"github.com/sonde-mesh/sonde/restartbudget"
+)
+
+// Reasons of events.
+const (
+	eventGranted       = "RestartGranted"
+	eventHeld          = "RestartHeld"
+	eventUnhelpful     = "RestartsUnhelpful"
+	eventBreakerOpen   = "RestartBreakerOpened"
+	eventBreakerClosed = "RestartBreakerClosed"
+	actionRestart      = "Restart"
+)
+
+// report tells users what is decided: once, and not each time that it is decided again.
+type report struct {
+	*Restarts
+
+	told    map[restartbudget.ContainerKey]*told
+	waiting map[template]bool // of which it was told that restarts do not help
+}
+
+// told is what was told of a container that asks.
+type told struct {
+	verdict restartbudget.Verdict
+	reason  restartbudget.Reason
+	held    []restartbudget.Reason // of events
+}
+
+// template is that of pods of a workload.
+type template struct {
+	workload restartbudget.WorkloadID
+	hash     string
+}
+
+func newReport(r *Restarts) *report {
+	return &report{Restarts: r, told: map[restartbudget.ContainerKey]*told{}, waiting: map[template]bool{}}
+}
+
+// decided tells what has changed with a round.
+func (r *report) decided(ctx context.Context, in restartbudget.Input, pods map[string]watch.Key, result restartbudget.Result, state *restartbudget.State) {
+	r.breaker(ctx, result.Breaker)
+	asking := make(map[restartbudget.ContainerKey]*told, len(result.Decisions))
+	for i := range result.Decisions {
+		d := &result.Decisions[i]
+		t := r.told[d.Request.ContainerKey]
+		if t == nil {
+			t = &told{}
+		}
+		asking[d.Request.ContainerKey] = t
+		repeated := d.Reason == restartbudget.ReasonGrantedBefore && t.verdict == restartbudget.Granted
+		if !repeated && (t.verdict != d.Verdict || t.reason != d.Reason) {
+			t.verdict, t.reason = d.Verdict, d.Reason
+			r.metrics.decisions.WithLabelValues(string(d.Verdict), string(d.Reason)).Inc()
+		}
+		if pod, is := pods[d.Request.PodUID]; is && holds(d) {
+			r.held(pod, d, t)
+		}
+		if d.Reason == restartbudget.ReasonUnhelpful {
+			r.unhelpful(in, pods, d)
+		}
+	}
+	r.told = asking
+	for t := range r.waiting {
+		if !state.Unhelpful(t.workload, t.hash) {
+			delete(r.waiting, t)
+		}
+	}
+}
+
+func (r *report) held(pod watch.Key, d *restartbudget.Decision, t *told) {
+	if slices.Contains(t.held, d.Reason) {
+		return
+	}
+	t.held = append(t.held, d.Reason)
+	e := aboutContainer(pod, d.Request.ContainerKey)
+	e.Reason, e.Action = eventHeld, camelCase(d.Reason) // each reason is a series of its own
+	e.Note = fmt.Sprintf("the liveness probe of container %s fails, and it may not restart: %s", d.Request.Name, d)
+	r.o.Record(e)
+}
+
+// granted tells that the object of a grant is there.
+func (r *report) granted(c creation) {
+	e := aboutContainer(c.pod, c.grant.ID.ContainerKey)
+	e.Reason, e.Action, e.Normal = eventGranted, actionRestart, true
+	e.Note = fmt.Sprintf("container %s may restart: its liveness probe fails, and it has restarted %d times", c.grant.ID.Name, c.grant.ID.Restarts)
+	if c.grant.DryRun {
+		e.Note = "dry run: " + e.Note
+	}
+	r.o.Record(e)
+}
+
+// unhelpful tells that a workload waits, on the object that an operator can mend.
+func (r *report) unhelpful(in restartbudget.Input, pods map[string]watch.Key, d *restartbudget.Decision) {
+	w := in.Workloads[d.Request.Workload]
+	p := r.cluster.pods.Get(pods[d.Request.PodUID])
+	if w == nil || p == nil || w.Pods[d.Request.PodUID] == nil {
+		return
+	}
+	t := template{d.Request.Workload, w.Pods[d.Request.PodUID].Template}
+	if r.waiting[t] {
+		return
+	}
+	r.waiting[t] = true
+	e := r.cluster.aboutWorkload(d.Request.Workload, p)
+	e.Reason, e.Action = eventUnhelpful, actionRestart
+	e.Note = fmt.Sprintf("%d restarts in a row failed again before their liveness probe had passed: nothing restarts until the pod template changes, or an operator releases the workload", d.Count)
+	r.o.Record(e)
+}
+
+// breaker tells that nothing is granted any more, or that restarts are granted again: on the Lease of the control plane, since it is about no single
+// workload. The pods that it holds have events of their own.
+func (r *report) breaker(ctx context.Context, b restartbudget.Breaker) {
+	if !b.Changed {
+		return
+	}
+	e := events.Event{Kind: "Lease", APIVersion: "coordination.k8s.io/v1", Namespace: r.o.Lease.Namespace, Name: r.o.Lease.Name, Action: actionRestart}
+	if b.Open {
+		r.o.Logger.WarnContext(ctx, "no restart is granted while so much fails at once", "containers", b.Held, "of", b.Guarded, "workloads", b.Workloads)
+		e.Reason = eventBreakerOpen
+		e.Note = fmt.Sprintf("no restart is granted: within a minute the liveness probes of %d of %d guarded containers failed, of %d workloads", b.Held, b.Guarded, b.Workloads)
+	} else {
+		r.o.Logger.InfoContext(ctx, "restarts are granted again")
+		e.Reason, e.Note, e.Normal = eventBreakerClosed, "restarts are granted again", true
+	}
+	r.o.Record(e)
+}
+
+// aboutContainer returns an event about a container of a pod.
+func aboutContainer(pod watch.Key, c restartbudget.ContainerKey) events.Event {
+	return events.Event{
+		Kind: "Pod", APIVersion: "v1", Namespace: pod.Namespace, Name: pod.Name, UID: types.UID(c.PodUID), FieldPath: "spec.containers{" + c.Name + "}",
+	}
+}

@@ -1,0 +1,94 @@
+package restarts
+
+import (
+	"time"
+
+	"github.com/sonde-mesh/sonde/api/v1alpha1"
+	"github.com/sonde-mesh/sonde/controller/watch"
+	"github.com/sonde-mesh/sonde/restartbudget"
+)
+
+// settle has the status of each grant written that says less than the leader knows: what could not be written is found again so, and what a leader before
+// this one has left.
+//
+// A grant of an earlier leader that is open is made valid, with the epoch of this one: an agent that has seen a later epoch would not take it, and hold
+// the failure until its time is over. It keeps its name, so that an agent which has used it up does not use it again. It is a reservation since
+// restartbudget.Restore. One that was written after that, by a leader that did not know that it was none, becomes a reservation too, but is not
+// made valid: nobody has counted it beside the others.
+func (l *leader) settle(now time.Time, in restartbudget.Input) {
+	for _, key := range l.grants.Keys() {
+		g := l.grants.Get(key)
+		if g == nil {
+			continue
+		}
+		if status, differs := l.statusFor(now, key, g, in); differs {
+			l.patchStatus(key, status)
+		}
+	}
+}
+
+// statusFor returns what the status of a grant should be, and false if it is that.
+func (l *leader) statusFor(now time.Time, key watch.Key, g *grant, in restartbudget.Input) (v1alpha1.RestartGrantStatus, bool) {
+	if !hasPod(in, g) {
+		return v1alpha1.RestartGrantStatus{}, false
+	}
+	if g.epoch < l.epoch && !l.known[key] {
+		l.known[key], l.late[g.ID] = true, l.state.Add(now, g.Grant)
+	}
+	last, is := l.state.Last(g.ID.ContainerKey)
+	switch {
+	case is && last.ID == g.ID:
+		status, epoch := statusOf(last), g.epoch
+		if last.Outcome == restartbudget.Open && !l.late[g.ID] {
+			epoch = max(epoch, l.epoch)
+			status.Epoch = epoch
+		}
+		return status, epoch > g.epoch || saysLess(g.Grant, last)
+	case !is || g.Outcome != restartbudget.Open || l.writer.busy(writeID{classStatus, key}):
+		return v1alpha1.RestartGrantStatus{}, false
+	}
+	// It has been over since before the last one was granted, but that was not written.
+	over := g.Grant
+	over.Outcome, over.Ended = restartbudget.Refunded, now
+	if last.ID.Restarts > g.ID.Restarts {
+		over.Outcome, over.Spent = restartbudget.Spent, now
+	}
+	return statusOf(over), true
+}
+
+func hasPod(in restartbudget.Input, g *grant) bool {
+	w := in.Workloads[g.Workload]
+	return w != nil && w.Pods[g.ID.PodUID] != nil
+}
+
+// progress of outcomes: one follows from those before it.
+var progress = map[restartbudget.Outcome]int{
+	restartbudget.Open: 0, restartbudget.Refunded: 1, restartbudget.Spent: 1, restartbudget.Helped: 2, restartbudget.Unhelpful: 2, restartbudget.Released: 3,
+}
+
+// saysLess reports whether what is written of a grant is behind what is known of it.
+func saysLess(written, known restartbudget.Grant) bool {
+	return progress[written.Outcome] < progress[known.Outcome] || written.Ended.IsZero() && !known.Ended.IsZero()
+}
+
+// refund ends grants that were not used, as agents say.
+func (l *leader) refund(now time.Time, liveness map[watch.Key]Liveness) {
+	for pod, said := range liveness {
+		for _, name := range said.Unused {
+			if g := l.grants.Get(watch.Key{Namespace: pod.Namespace, Name: name}); g != nil && g.pod == pod {
+				l.state.Refund(now, g.ID)
+			}
+		}
+	}
+}
+
+// sweep has grants deleted that have been over for long. Those that did not help are kept while there are pods of their template.
+func (l *leader) sweep(now time.Time) {
+	for _, key := range l.grants.Keys() {
+		g := l.grants.Get(key)
+		if g == nil || now.Sub(g.Granted) < keepGrants || g.Outcome == restartbudget.Unhelpful && l.state.Unhelpful(g.Workload, g.Template) {
+			continue
+		}
+		l.remove(key)
+	}
+}

@@ -1,0 +1,289 @@
+package restarts
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/sonde-mesh/sonde/controller/watch"
+	"github.com/sonde-mesh/sonde/health/heartbeat"
+)
+
+// Limits of what a leader writes. In no second there are more than writesPerSecond requests: those of the burst, and what comes back meanwhile.
+const (
+	writesPerSecond = 50
+	writesBurst     = 5
+	writesAtOnce    = 5
+	// writeTimeout of one request.
+	writeTimeout = 10 * time.Second
+	// pauseAfterFailure is how long nothing is sent after an API server has not answered, or what it has refused is not sent again.
+	pauseAfterFailure = time.Second
+	pauseAfterRefusal = 10 * time.Second
+)
+
+// class of a write: those of an earlier class go first.
+type class int
+
+const (
+	classGrant class = iota
+	classStatus
+	classCondition
+	classDelete
+	classes
+)
+
+// writeID identifies what is written: of what waits with the same one only the newest is sent.
+type writeID struct {
+	class  class
+	object watch.Key
+}
+
+// write is one that waits.
+type write struct {
+	writeID
+
+	send func(context.Context) error
+	// tried says that it was sent and it is not known what has become of it.
+	tried bool
+}
+
+// result of a write that needs no further one.
+type result struct {
+	writeID
+
+	at  time.Time
+	err error
+}
+
+// writer sends what a leader writes, a few at once and not too many per second. Its queue is bounded by the pods and grants that there are. What it has
+// not sent when it ends is lost: the next leader finds out anew.
+type writer struct {
+	log   *slog.Logger
+	loop  *heartbeat.Loop
+	ended func() // is called after each result; it returns at once
+
+	limit    *rate.Limiter
+	complain rate.Sometimes
+	ready    chan struct{}
+
+	mu      sync.Mutex
+	waiting map[writeID]*write
+	order   [classes][]writeID // of waiting
+	flying  map[writeID]bool
+	paused  [classes]time.Time
+	results []result
+}
+
+func newWriter(log *slog.Logger, loop *heartbeat.Loop, ended func()) *writer {
+	return &writer{
+		log: log, loop: loop, ended: ended, limit: rate.NewLimiter(writesPerSecond-writesBurst, writesBurst), complain: rate.Sometimes{Interval: complainEvery},
+		ready: make(chan struct{}, 1), waiting: map[writeID]*write{}, flying: map[writeID]bool{},
+	}
+}
+
+// put has something written, instead of what waits with the same ID. It returns at once.
+func (w *writer) put(id writeID, send func(context.Context) error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.enqueue(&write{writeID: id, send: send})
+}
+
+// enqueue needs mu.
+func (w *writer) enqueue(next *write) {
+	before := w.waiting[next.writeID]
+	w.waiting[next.writeID] = next
+	if before == nil {
+		w.order[next.class] = append(w.order[next.class], next.writeID)
+	}
+	signal(w.ready)
+}
+
+// withdraw takes back what waits, and reports whether it has. What was sent before, and may have been written, it takes back only with tried.
+func (w *writer) withdraw(id writeID, tried bool) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	waits := w.waiting[id]
+	if waits == nil || waits.tried && !tried {
+		return false
+	}
+	delete(w.waiting, id)
+	w.order[id.class] = slices.DeleteFunc(w.order[id.class], func(other writeID) bool { return other == id })
+	return true
+}
+
+// waits reports whether something with that ID waits to be sent.
+func (w *writer) waits(id writeID) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.waiting[id] != nil
+}
+
+// busy reports whether something with that ID waits, or was sent and has not ended.
+func (w *writer) busy(id writeID) bool { return w.waits(id) || w.flies(id) }
+
+// flies reports whether something with that ID was sent and has not ended.
+func (w *writer) flies(id writeID) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.flying[id]
+}
+
+// takeResults returns what has ended since the last call.
+func (w *writer) takeResults() []result {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	all := w.results
+	w.results = nil
+	return all
+}
+
+// run sends what waits until ctx ends. Its loop is stuck if no request ends any more, which have a timeout.
+func (w *writer) run(ctx context.Context) {
+	var flights sync.WaitGroup
+	defer flights.Wait()
+	slots := make(chan struct{}, writesAtOnce)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-w.ready:
+		}
+		for w.sendNext(ctx, slots, &flights) {
+		}
+	}
+}
+
+// sendNext sends the most important write, once it may be sent. It returns false if nothing can be until ready receives again.
+func (w *writer) sendNext(ctx context.Context, slots chan struct{}, flights *sync.WaitGroup) bool {
+	wait, there := w.pause()
+	if !there {
+		return false
+	}
+	pause := time.NewTimer(wait)
+	defer pause.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-w.ready: // something that need not wait as long
+		if wait > 0 {
+			return true
+		}
+	case <-pause.C:
+	}
+	w.loop.Begin()
+	defer w.loop.End()
+	select {
+	case <-ctx.Done():
+		return false
+	case slots <- struct{}{}:
+	}
+	if w.limit.Wait(ctx) != nil {
+		return false
+	}
+	next := w.take()
+	if next == nil {
+		<-slots
+		return true
+	}
+	flights.Go(func() {
+		defer func() { <-slots }()
+		within, cancel := context.WithTimeout(ctx, writeTimeout)
+		defer cancel()
+		w.finish(ctx, next, next.send(within))
+	})
+	return true
+}
+
+// pause returns after how long there is something to send, and false if nothing waits but for what is in flight.
+func (w *writer) pause() (time.Duration, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now := time.Now()
+	shortest, there := time.Duration(0), false
+	for c := range classes {
+		if !slices.ContainsFunc(w.order[c], func(id writeID) bool { return !w.flying[id] }) {
+			continue
+		}
+		if wait := max(w.paused[c].Sub(now), 0); !there || wait < shortest {
+			shortest, there = wait, true
+		}
+	}
+	return shortest, there
+}
+
+// take returns the most important write that may be sent now, nil if there is none.
+func (w *writer) take() *write {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now := time.Now()
+	for c := range classes {
+		if now.Before(w.paused[c]) {
+			continue
+		}
+		i := slices.IndexFunc(w.order[c], func(id writeID) bool { return !w.flying[id] })
+		if i < 0 {
+			continue
+		}
+		id := w.order[c][i]
+		next := w.waiting[id]
+		w.order[c] = slices.Delete(w.order[c], i, i+1)
+		delete(w.waiting, id)
+		w.flying[id] = true
+		return next
+	}
+	return nil
+}
+
+// finish takes what has become of a write. A grant of which that is not known is sent again: it is a reservation until then.
+func (w *writer) finish(ctx context.Context, sent *write, err error) {
+	refused := isRefused(err)
+	w.mu.Lock()
+	delete(w.flying, sent.writeID)
+	now := time.Now()
+	switch {
+	case err != nil && !refused:
+		for c := range classes {
+			w.paused[c] = now.Add(pauseAfterFailure)
+		}
+		if sent.tried = true; sent.class == classGrant && w.waiting[sent.writeID] == nil {
+			w.enqueue(sent)
+		}
+	case refused && sent.class != classGrant:
+		w.paused[sent.class] = now.Add(pauseAfterRefusal)
+	}
+	if err == nil || refused {
+		w.results = append(w.results, result{sent.writeID, now, err})
+	}
+	waiting := len(w.waiting)
+	w.mu.Unlock()
+	signal(w.ready)
+	w.ended()
+	if err != nil && ctx.Err() == nil && !apierrors.IsAlreadyExists(err) && !isForbiddenCondition(sent.class, err) {
+		w.complain.Do(func() {
+			w.log.WarnContext(ctx, "API server does not take what is written about restarts, trying again", "namespace", sent.object.Namespace,
+				"name", sent.object.Name, "waiting", waiting, "err", err)
+		})
+	}
+}
+
+// isForbiddenCondition reports whether the rights lack conditions of pods, as before Kubernetes 1.30.
+func isForbiddenCondition(c class, err error) bool {
+	return c == classCondition && apierrors.IsForbidden(err)
+}
+
+// isRefused reports whether an error says that nothing was written, and that a further try would not help.
+func isRefused(err error) bool {
+	status, is := errors.AsType[apierrors.APIStatus](err)
+	if !is {
+		return false
+	}
+	code := status.Status().Code
+	return code >= http.StatusBadRequest && code < http.StatusInternalServerError && code != http.StatusRequestTimeout && code != http.StatusTooManyRequests
+}

@@ -1,0 +1,60 @@
+package watch
+
+import (
+	"context"
+	"time"
+
+	"k8s.io/klog/v2"
+)
+
+const (
+	// complainEvery is how often it is logged that a kind still cannot be read, complainAgain how often at most that it cannot be again.
+	complainEvery = 5 * time.Minute
+	complainAgain = 10 * time.Second
+)
+
+// quiet returns a context whose errors client-go logs when the API server is lost, and then each complainEvery. It tries again every two seconds, and
+// would say so each time.
+func (s *Store[O, R]) quiet(ctx context.Context) context.Context {
+	return klog.NewContext(ctx, klog.New(quietSink{klog.FromContext(ctx).GetSink(), s.mayComplain}))
+}
+
+// mayComplain reports whether an error is worth a line.
+func (s *Store[O, R]) mayComplain() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	pause := complainEvery
+	if s.lost.Since.After(s.complained) {
+		pause = complainAgain
+	}
+	now := time.Now()
+	if now.Sub(s.complained) < pause {
+		return false
+	}
+	s.complained = now
+	return true
+}
+
+// quietSink drops errors.
+type quietSink struct {
+	klog.LogSink
+
+	may func() bool
+}
+
+// Error implements klog.LogSink.
+func (q quietSink) Error(err error, msg string, keysAndValues ...any) {
+	if q.may() {
+		q.LogSink.Error(err, msg, keysAndValues...)
+	}
+}
+
+// WithValues implements klog.LogSink.
+func (q quietSink) WithValues(keysAndValues ...any) klog.LogSink {
+	return quietSink{q.LogSink.WithValues(keysAndValues...), q.may}
+}
+
+// WithName implements klog.LogSink.
+func (q quietSink) WithName(name string) klog.LogSink {
+	return quietSink{q.LogSink.WithName(name), q.may}
+}
