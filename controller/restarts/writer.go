@@ -280,8 +280,8 @@ func isForbiddenCondition(c class, err error) bool {
 
 // isRefused reports whether an error says that nothing was written, and that a further try would not help.
 func isRefused(err error) bool {
-	status, is := errors.AsType[apierrors.APIStatus](err)
-	if !is {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
 		return false
 	}
 	code := status.Status().Code

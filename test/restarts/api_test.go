@@ -144,7 +144,7 @@ func (a *apiServer) create(resource string, body []byte) ([]byte, error) {
 	return a.store(resource, o), nil
 }
 
-// patch merges body into an object (RFC 7386).
+// patch merges body into an object (RFC 7386), and conditions by their type.
 func (a *apiServer) patch(resource, key string, body []byte) ([]byte, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -156,6 +156,9 @@ func (a *apiServer) patch(resource, key string, body []byte) ([]byte, error) {
 	if v := change.GetResourceVersion(); v != "" && v != o.GetResourceVersion() {
 		return nil, &statusError{409, metav1.StatusReasonConflict, fmt.Sprintf("%s %q has changed", resource, key)}
 	}
+	if uid := change.GetUID(); uid != "" && uid != o.GetUID() {
+		return nil, &statusError{409, metav1.StatusReasonConflict, fmt.Sprintf("%s %q is another one", resource, key)}
+	}
 	merge(o.Object, change.Object)
 	return a.store(resource, o), nil
 }
@@ -163,7 +166,11 @@ func (a *apiServer) patch(resource, key string, body []byte) ([]byte, error) {
 func merge(into, change map[string]any) {
 	for name, v := range change {
 		inner, is := v.(map[string]any)
+		conditions, listed := v.([]any)
 		switch {
+		case name == "conditions" && listed:
+			before, _ := into[name].([]any)
+			into[name] = mergeConditions(before, conditions)
 		case v == nil:
 			delete(into, name)
 		case is:
@@ -175,6 +182,19 @@ func merge(into, change map[string]any) {
 			into[name] = v
 		}
 	}
+}
+
+func mergeConditions(into, change []any) []any {
+	of := func(c any) any { return c.(map[string]any)["type"] } //nolint:forcetypeassert // it is a condition
+	for _, c := range change {
+		i := slices.IndexFunc(into, func(other any) bool { return of(other) == of(c) })
+		if i < 0 {
+			into = append(into, c)
+		} else {
+			into[i] = c
+		}
+	}
+	return into
 }
 
 func (a *apiServer) remove(resource, key string) ([]byte, error) {

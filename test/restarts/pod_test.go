@@ -156,7 +156,9 @@ func (p *pod) writeStatus(ctx context.Context) {
 			p.available, p.availableSince = available, time.Now()
 		}
 		p.sim.mu.Unlock()
-		p.sim.api.put("pods", o)
+		if _, err := p.sim.api.patch("pods", keyOf(o), encode(o)); err != nil { // it is new
+			p.sim.api.put("pods", o)
+		}
 	}
 }
 
@@ -184,7 +186,7 @@ func (p *pod) object() *corev1.Pod {
 	for _, c := range p.containers {
 		table = append(table, c.probe)
 		o.Spec.Containers = append(o.Spec.Containers, corev1.Container{Name: c.name(), Image: "app:1"})
-		o.Status.ContainerStatuses = append(o.Status.ContainerStatuses, corev1.ContainerStatus{Name: c.name(), RestartCount: int32(c.restarts), Ready: c.ready()})
+		o.Status.ContainerStatuses = append(o.Status.ContainerStatuses, corev1.ContainerStatus{Name: c.name(), RestartCount: int32(c.restarts), Ready: c.ready(), ContainerID: fmt.Sprintf("containerd://%s-%d", c.name(), c.restarts)})
 	}
 	sidecar.Env = []corev1.EnvVar{{Name: mesh.EnvProbeTable, Value: string(encode(table))}}
 	o.Spec.Containers = append(o.Spec.Containers, sidecar)

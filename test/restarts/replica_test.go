@@ -17,6 +17,7 @@ import (
 	"github.com/sonde-mesh/sonde/agents/join"
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/controller/events"
 	"github.com/sonde-mesh/sonde/controller/objects"
 	"github.com/sonde-mesh/sonde/controller/restarts"
 	"github.com/sonde-mesh/sonde/controller/watch"
@@ -155,6 +156,12 @@ func (r *replica) openRestarts() error {
 	if err != nil {
 		return err
 	}
+	timed := rest.CopyConfig(config)
+	timed.Timeout = requestTimeout
+	client, err := kubernetes.NewForConfig(timed)
+	if err != nil {
+		return err
+	}
 	var clients [2]rest.Interface
 	for i, timeout := range []time.Duration{0, requestTimeout} {
 		if clients[i], err = objects.NewClient(config, timeout); err != nil {
@@ -162,7 +169,8 @@ func (r *replica) openRestarts() error {
 		}
 	}
 	r.restarts = restarts.New(restarts.Options{
-		Watching: watching, Grants: clients[0], Writing: clients[1], Logger: r.log(),
+		Watching: watching, Grants: clients[0], Writing: clients[1], Pods: client.CoreV1(), Logger: r.log(),
+		WithoutGrants: func() map[watch.Key]bool { return nil }, Record: func(events.Event) {},
 		Liveness: func() map[watch.Key]restarts.Liveness { return controlplane.LivenessOf(r.agents.PodLiveness()) },
 		Tell:     func(pod watch.Key) { r.agents.WakeRestarts(mesh.MakeID(mesh.DefaultMesh, pod.Name+"."+pod.Namespace)) },
 	})
