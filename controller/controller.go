@@ -151,7 +151,7 @@ func (c *Controller) newRestarts() error {
 	}
 	c.Restarts = restarts.New(restarts.Options{
 		Watching: c.watching, Grants: grants, Writing: writing, Liveness: c.o.Liveness, Tell: c.o.TellRestarts, Logger: c.o.Logger, Loop: c.o.Loops.Restarts,
-		Pods: c.client.CoreV1(), WithoutGrants: c.o.WithoutGrants, Record: c.Events.Record, Registerer: c.o.Registerer, Writes: c.o.Loops.RestartWrites,
+		Pods: c.client.CoreV1(), Namespaces: c.Cluster.Guarded, WithoutGrants: c.o.WithoutGrants, Record: c.Events.Record, Registerer: c.o.Registerer, Writes: c.o.Loops.RestartWrites,
 		Lease: watch.Key{Namespace: c.o.Namespace, Name: leader.LeaseName},
 	})
 	return nil

@@ -46,6 +46,8 @@ type api struct {
 	answer  func(*http.Request) int
 	latency time.Duration
 	told    []watch.Key
+	// namespaces are those where pods without a sidecar are looked for.
+	namespaces map[string]bool
 }
 
 // request is one that the API server has got.
@@ -70,7 +72,7 @@ func newAPI(t testing.TB, settings restartbudget.Settings) *api {
 	}
 	a.r = New(Options{
 		Watching: client, Grants: grants, Writing: grants, Pods: client.CoreV1(), Liveness: a.said, Settings: settings, Logger: slog.New(slog.DiscardHandler),
-		Tell: func(pod watch.Key) { a.told = append(a.told, pod) }, Record: a.record, Lease: watch.Key{Namespace: "sonde-system", Name: "sonde-cp"},
+		Tell: func(pod watch.Key) { a.told = append(a.told, pod) }, Record: a.record, Namespaces: func() map[string]bool { return a.namespaces }, Lease: watch.Key{Namespace: "sonde-system", Name: "sonde-cp"},
 	})
 	for _, store := range []interface{ Replace([]any, string) error }{
 		a.r.grants, a.r.cluster.pods, a.r.cluster.deployments, a.r.cluster.statefulSets, a.r.cluster.daemonSets, a.r.cluster.disruption,
@@ -274,6 +276,14 @@ func (a *api) serve(method, resource, name, rest, namespace string, body []byte)
 	}
 	key := watch.Key{Namespace: namespace, Name: name}
 	switch {
+	case resource == "pods" && method == http.MethodGet:
+		list := corev1.PodList{TypeMeta: metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"}}
+		for _, p := range a.pods {
+			if p.Namespace == namespace {
+				list.Items = append(list.Items, *p)
+			}
+		}
+		return http.StatusOK, list
 	case resource == "pods":
 		return a.patchPod(key, body)
 	case method == http.MethodGet:

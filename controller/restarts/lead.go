@@ -29,9 +29,10 @@ func (r *Restarts) Lead(ctx context.Context, epoch int64) error {
 		return nil
 	}
 	defer r.round.Store(nil)
-	var writing sync.WaitGroup
-	defer writing.Wait()
-	writing.Go(func() { l.writer.run(ctx) })
+	var tasks sync.WaitGroup
+	defer tasks.Wait()
+	tasks.Go(func() { l.writer.run(ctx) })
+	tasks.Go(func() { l.countMissed(ctx) })
 	l.run(ctx)
 	return nil
 }

@@ -45,7 +45,7 @@ var (
 	grantsInProgress = prometheus.NewDesc("sonde_restart_grants_in_progress",
 		"Restarts of containers that are granted and take a place in the budgets of their workloads, at the replica that leads.", nil, nil)
 	livenessUnguarded = prometheus.NewDesc("sonde_liveness_unguarded",
-		"Liveness probes of pods with guarded liveness that are left to the kubelet, by reason, at the replica that leads.", []string{"reason"}, nil)
+		"Liveness probes of pods with guarded liveness that are left to the kubelet, by reason, at the replica that leads. Those of pods without a sidecar (no_sidecar) are counted every five minutes.", []string{"reason"}, nil)
 )
 
 // stateMetrics says what is now.
@@ -95,6 +95,7 @@ func (r *Restarts) unguarded() (all [whys]int) {
 	if r.o.WithoutGrants != nil {
 		old = r.o.WithoutGrants()
 	}
+	all[whyNoSidecar] = int(r.missed.Load())
 	for _, key := range r.cluster.pods.Keys() {
 		p := r.cluster.pods.Get(key)
 		if p == nil {

@@ -220,3 +220,61 @@ func TestOldAgentsAreCounted(t *testing.T) {
 		a.wantMetric(registry, "sonde_restart_grants_in_progress", "", 1)
 	})
 }
+
+// Pods that the webhook has missed are counted, where it injects or guards.
+func TestMissedPods(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAPI(t, restartbudget.Settings{})
+		missed := func(change func(*corev1.Pod)) *corev1.Pod {
+			p := guardedPod()
+			p.Annotations = map[string]string{}
+			p.Spec.Containers = p.Spec.Containers[1:]
+			p.Spec.Containers[0].LivenessProbe = &corev1.Probe{}
+			if change != nil {
+				change(p)
+			}
+			return p
+		}
+		annotated := func(key, value string) *corev1.Pod {
+			return missed(func(p *corev1.Pod) { p.Annotations[key] = value })
+		}
+		for name, tc := range map[string]struct {
+			pod     *corev1.Pod
+			guarded bool
+			want    int64
+		}{
+			"its namespace asks":       {missed(nil), true, 1},
+			"nothing asks":             {missed(nil), false, 0},
+			"the pod asks":             {annotated(mesh.AnnotationGuardedLiveness, "enabled"), false, 1},
+			"the pod does not":         {annotated(mesh.AnnotationGuardedLiveness, "disabled"), true, 0},
+			"OpenKruise's asks":        {annotated(mesh.AnnotationEnhancedLiveness, "true"), false, 1},
+			"OpenKruise's does not":    {annotated(mesh.AnnotationEnhancedLiveness, "false"), true, 0},
+			"a wrong value":            {annotated(mesh.AnnotationGuardedLiveness, "yes"), true, 0},
+			"it is not injected":       {annotated(mesh.LabelInjection, "disabled"), true, 0},
+			"on the node's network":    {missed(func(p *corev1.Pod) { p.Spec.HostNetwork = true }), true, 0},
+			"ended":                    {missed(func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }), true, 0},
+			"it has a sidecar":         {guardedPod(), true, 0},
+			"it has no liveness probe": {missed(func(p *corev1.Pod) { p.Spec.Containers[0].LivenessProbe = nil }), true, 0},
+		} {
+			if got := missedProbes(tc.pod, tc.guarded); got != tc.want {
+				t.Errorf("%s: %d probes, want %d", name, got, tc.want)
+			}
+		}
+		registry := prometheus.NewRegistry()
+		newMetrics(a.r, registry)
+		a.namespaces = map[string]bool{"shop": true}
+		a.mu.Lock()
+		a.pods[watch.Key{Namespace: "shop", Name: "missed"}] = missed(nil)
+		a.pods[watch.Key{Namespace: "other", Name: "missed"}] = missed(func(p *corev1.Pod) { p.Namespace = "other" })
+		a.mu.Unlock()
+		stop := a.lead(1)
+		wait(time.Second)
+		a.wantMetric(registry, "sonde_liveness_unguarded", "no_sidecar", 1)
+		a.mu.Lock()
+		clear(a.pods)
+		a.mu.Unlock()
+		wait(missedEvery)
+		a.wantMetric(registry, "sonde_liveness_unguarded", "no_sidecar", 0)
+		stop()
+	})
+}

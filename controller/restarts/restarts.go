@@ -50,8 +50,10 @@ type Options struct {
 	// Tell has the agent of a pod be told what Of returns, if its session is with this replica. It returns at once.
 	Tell   func(pod watch.Key)
 	Logger *slog.Logger
-	// Pods writes conditions of pods, with a timeout.
+	// Pods writes conditions of pods, and reads those that the webhook has missed, with a timeout.
 	Pods corev1.PodsGetter
+	// Namespaces returns those where the webhook injects, or pods are to be guarded, with whether they are unless they say something else.
+	Namespaces func() map[string]bool
 	// WithoutGrants returns the pods whose agents are too old for grants, or nil.
 	WithoutGrants func() map[watch.Key]bool
 	// Record writes an event, later. It returns at once.
@@ -76,6 +78,7 @@ type Restarts struct {
 	settings atomic.Pointer[restartbudget.Settings]
 	metrics  *metrics
 	round    atomic.Pointer[Round]
+	missed   atomic.Int64 // liveness probes of pods without a sidecar
 
 	mu       sync.Mutex
 	ofPod    map[watch.Key]map[watch.Key]*grant // by pod, and by grant

@@ -24,11 +24,12 @@ const (
 	whyDisabled
 	whyStartsFirst
 	whyOldAgent
+	whyNoSidecar
 	whyOther
 	whys
 )
 
-var whyNames = [whys]string{"exec", "per_port_tcp", "per_port_grpc", "other_host", "excluded_port", "virtual_probes_disabled", "starts_first", "old_agent", "other"}
+var whyNames = [whys]string{"exec", "per_port_tcp", "per_port_grpc", "other_host", "excluded_port", "virtual_probes_disabled", "starts_first", "old_agent", "no_sidecar", "other"}
 
 // unguarded counts the liveness probes of a pod that are not guarded.
 type unguarded [whys]uint8

@@ -53,6 +53,26 @@ func (n *Namespace) Mesh() string {
 // Namespace returns a namespace, nil if it is not known.
 func (s *Source) Namespace(name string) *Namespace { return s.namespaces.Get(watch.Key{Name: name}) }
 
+// Guarded returns the namespaces where the webhook injects, or pods have guarded liveness, with whether they have unless they say something else.
+func (s *Source) Guarded() map[string]bool {
+	all := map[string]bool{}
+	for _, key := range s.namespaces.Keys() {
+		n := s.namespaces.Get(key)
+		if n == nil {
+			continue
+		}
+		is := func(value string) bool {
+			on, err := mesh.ParseSwitch(value)
+			return err == nil && on
+		}
+		guarded := is(n.Annotations[mesh.AnnotationGuardedLiveness])
+		if guarded || is(n.Labels[mesh.LabelInjection]) || is(n.Labels[mesh.LabelOwnInjection]) {
+			all[key.Name] = guarded
+		}
+	}
+	return all
+}
+
 // ReadNamespace returns a namespace as the API server has it now.
 func (s *Source) ReadNamespace(ctx context.Context, name string) (*Namespace, error) {
 	one := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()} // the right to list is there

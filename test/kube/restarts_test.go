@@ -64,16 +64,7 @@ func grantAndRefund(t *testing.T, client kubernetes.Interface, p *plane, namespa
 	if _, err := pods.Patch(t.Context(), "guarded", types.MergePatchType, []byte(`{"metadata": {"annotations": {"sonde.dev/liveness": null}}}`), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	var granted *agentv1.RestartGrant
-	for granted == nil {
-		r, err := stream.Recv()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if all := r.GetRestarts().GetGrants(); len(all) > 0 {
-			granted = all[0]
-		}
-	}
+	granted := nextGrant(t, stream)
 	if granted.GetContainer() != "app" || granted.GetEpoch() < 1 {
 		t.Errorf("the agent is told %v", granted)
 	}
@@ -95,6 +86,20 @@ func grantAndRefund(t *testing.T, client kubernetes.Interface, p *plane, namespa
 	poll(t, "the pod to say that nothing is held", func(ctx context.Context) error { return condition(ctx, pods, corev1.ConditionFalse, "NotHeld") })
 	if err := stream.CloseSend(); err != nil {
 		t.Error(err)
+	}
+}
+
+// nextGrant waits until an agent is told of a grant.
+func nextGrant(t *testing.T, stream agentv1.AgentService_SessionClient) *agentv1.RestartGrant {
+	t.Helper()
+	for {
+		r, err := stream.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if all := r.GetRestarts().GetGrants(); len(all) > 0 {
+			return all[0]
+		}
 	}
 }
 

@@ -1,0 +1,90 @@
+package restarts
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/internal/podspec"
+)
+
+// missedEvery is how often pods without a sidecar are looked for. They are not watched: a cluster may have many.
+const missedEvery = 5 * time.Minute
+
+// countMissed counts the liveness probes of pods that the webhook has missed, until ctx ends.
+func (l *leader) countMissed(ctx context.Context) {
+	defer l.missed.Store(0)
+	each := time.NewTicker(missedEvery)
+	defer each.Stop()
+	for {
+		if n, err := l.findMissed(ctx); err == nil {
+			l.missed.Store(n)
+		} else if ctx.Err() == nil {
+			l.o.Logger.WarnContext(ctx, "pods without a sidecar are not counted in sonde_liveness_unguarded", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-each.C:
+		}
+	}
+}
+
+// findMissed looks at the pods that are in no mesh, in namespaces where the webhook injects or all pods are to be guarded.
+func (l *leader) findMissed(ctx context.Context) (n int64, err error) {
+	for namespace, guarded := range l.o.Namespaces() {
+		options := metav1.ListOptions{LabelSelector: "!" + mesh.LabelMesh, Limit: listPage}
+		for {
+			page, err := l.o.Pods.Pods(namespace).List(ctx, options)
+			if err != nil {
+				return 0, fmt.Errorf("list pods of namespace %s: %w", namespace, err)
+			}
+			for i := range page.Items {
+				n += missedProbes(&page.Items[i], guarded)
+			}
+			if options.Continue = page.Continue; options.Continue == "" {
+				break
+			}
+		}
+	}
+	return n, nil
+}
+
+// missedProbes returns how many liveness probes of a pod should be guarded and are not, since it has no sidecar; guarded is what its namespace says.
+func missedProbes(p *corev1.Pod, guarded bool) (n int64) {
+	ended := p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
+	if ended || p.Spec.HostNetwork || podspec.IsInjected(&p.Spec) || !asksForGuard(p, guarded) {
+		return 0
+	}
+	for _, list := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
+		for i := range list {
+			if list[i].LivenessProbe != nil {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// asksForGuard reports whether a pod was to be guarded. A value that the webhook refuses asks for nothing.
+func asksForGuard(p *corev1.Pod, guarded bool) bool {
+	for _, all := range []map[string]string{p.Labels, p.Annotations} {
+		for _, key := range []string{mesh.LabelOwnInjection, mesh.LabelInjection} {
+			if on, err := mesh.ParseSwitch(all[key]); err == nil && !on {
+				return false
+			}
+		}
+	}
+	if value, is := p.Annotations[mesh.AnnotationGuardedLiveness]; is {
+		on, err := mesh.ParseSwitch(value)
+		return err == nil && on
+	}
+	if value, is := p.Annotations[mesh.AnnotationEnhancedLiveness]; is {
+		return value == "true"
+	}
+	return guarded
+}
