@@ -63,6 +63,8 @@ type leader struct {
 	// known are the grants that there were at the start. Others of an earlier leader are late: it has written them when it was none any more.
 	known map[watch.Key]bool
 	late  map[restartbudget.GrantID]bool
+	// replaced has what has become of grants after which their container was granted another restart, until it is written: the state has the last alone.
+	replaced map[restartbudget.GrantID]restartbudget.Grant
 	// instances are the containers of open grants as they were seen first.
 	instances map[restartbudget.GrantID]uint64
 	// conditions are when those of pods were written last.
@@ -79,7 +81,8 @@ type creation struct {
 func newLeader(r *Restarts, epoch int64) *leader {
 	return &leader{
 		Restarts: r, epoch: epoch, writer: newWriter(r.o.Logger, r.o.Writes, r.Wake), report: newReport(r), creating: map[writeID]creation{},
-		refused: map[restartbudget.ContainerKey]time.Time{}, known: map[watch.Key]bool{}, late: map[restartbudget.GrantID]bool{}, conditions: map[watch.Key]time.Time{},
+		refused: map[restartbudget.ContainerKey]time.Time{}, known: map[watch.Key]bool{}, late: map[restartbudget.GrantID]bool{},
+		replaced: map[restartbudget.GrantID]restartbudget.Grant{}, conditions: map[watch.Key]time.Time{},
 	}
 }
 
@@ -158,6 +161,11 @@ func (l *leader) decide(ctx context.Context, now time.Time) {
 	in.Settings = *l.settings.Load()
 	in.Requests = slices.DeleteFunc(in.Requests, func(r restartbudget.Request) bool { return now.Sub(l.refused[r.ContainerKey]) < pauseAfterRefusal })
 	result := l.state.Decide(now, in)
+	for _, g := range result.Changed {
+		if last, is := l.state.Last(g.ID.ContainerKey); is && last.ID != g.ID {
+			l.replaced[g.ID] = g
+		}
+	}
 	for i := range result.Decisions {
 		if d := &result.Decisions[i]; d.Reason == restartbudget.ReasonGranted {
 			l.create(*d.Grant, pods[d.Grant.ID.PodUID])
@@ -167,7 +175,7 @@ func (l *leader) decide(ctx context.Context, now time.Time) {
 	l.round.Store(&Round{At: now, Epoch: l.epoch, Settings: in.Settings, Result: result})
 	l.settle(now, in)
 	l.tellConditions(now, result.Decisions, liveness)
-	l.sweep(now)
+	l.sweep(now, in)
 	l.report.decided(ctx, in, pods, result, l.state)
 	l.forget(now)
 }
@@ -177,6 +185,11 @@ func (l *leader) forget(now time.Time) {
 	for key, at := range l.refused {
 		if now.Sub(at) >= pauseAfterRefusal {
 			delete(l.refused, key)
+		}
+	}
+	for id, g := range l.replaced {
+		if now.Sub(g.Granted) >= keepGrants {
+			delete(l.replaced, id)
 		}
 	}
 	for id := range l.late {

@@ -36,6 +36,9 @@ func (l *leader) statusFor(now time.Time, key watch.Key, g *grant, in restartbud
 		l.known[key], l.late[g.ID] = true, l.state.Add(now, g.Grant)
 	}
 	last, is := l.state.Last(g.ID.ContainerKey)
+	if replaced, is := l.replaced[g.ID]; is {
+		return statusOf(replaced), saysLess(g.Grant, replaced)
+	}
 	switch {
 	case is && last.ID == g.ID:
 		status, epoch := statusOf(last), g.epoch
@@ -82,11 +85,12 @@ func (l *leader) refund(now time.Time, liveness map[watch.Key]Liveness) {
 	}
 }
 
-// sweep has grants deleted that have been over for long. Those that did not help are kept while there are pods of their template.
-func (l *leader) sweep(now time.Time) {
+// sweep has grants deleted that have been over for long. Those that did not help are kept while there are pods of their template, and those that are not
+// over while there is their pod: the clock of the leader that has granted it may be behind.
+func (l *leader) sweep(now time.Time, in restartbudget.Input) {
 	for _, key := range l.grants.Keys() {
 		g := l.grants.Get(key)
-		if g == nil || now.Sub(g.Granted) < keepGrants || g.Outcome == restartbudget.Unhelpful && l.state.Unhelpful(g.Workload, g.Template) {
+		if g == nil || now.Sub(g.Granted) < keepGrants || g.Outcome == restartbudget.Unhelpful && l.state.Unhelpful(g.Workload, g.Template) || g.Ended.IsZero() && hasPod(in, g) {
 			continue
 		}
 		l.remove(key)
