@@ -184,11 +184,12 @@ func (s *simulation) restartSidecar(ctx context.Context, p *pod) {
 		s.mu.Unlock()
 		return
 	}
-	p.sidecarDown, p.kept = true, nil
+	p.sidecarDown = true
 	s.mu.Unlock()
 	s.Note("the sidecar of %s restarts, and is away for less than %s", p.name, down)
 	s.disturb()
 	p.stopAgent()
+	p.keep(nil)
 	s.wait(ctx, time.Duration(s.random.Int64N(int64(down)))-secondStep)
 	p.agentAgain(ctx)
 	s.mu.Lock()

@@ -56,7 +56,8 @@ type pod struct {
 
 	agent          *agent // nil while it is dead
 	agents         int
-	kept           *agentv1.Restarts
+	keeping        sync.Mutex
+	kept           *agentv1.Restarts // guarded by keeping
 	sidecarDown    bool
 	lost           time.Time // since when the agent has no session, zero while it has one
 	ready          bool
@@ -105,14 +106,14 @@ func (p *pod) id() mesh.ID { return mesh.MakeID(mesh.DefaultMesh, p.proxy()) }
 
 // keep is a held.Options.Keep.
 func (p *pod) keep(m *agentv1.Restarts) {
-	p.sim.mu.Lock()
-	defer p.sim.mu.Unlock()
+	p.keeping.Lock() // not simulation.mu, with which the kubelet asks
+	defer p.keeping.Unlock()
 	p.kept = proto.CloneOf(m)
 }
 
 func (p *pod) takeKept() *agentv1.Restarts {
-	p.sim.mu.Lock()
-	defer p.sim.mu.Unlock()
+	p.keeping.Lock()
+	defer p.keeping.Unlock()
 	return p.kept
 }
 

@@ -170,7 +170,7 @@ func (r *replica) openRestarts() error {
 	}
 	r.restarts = restarts.New(restarts.Options{
 		Watching: watching, Grants: clients[0], Writing: clients[1], Pods: client.CoreV1(), Logger: r.log(),
-		WithoutGrants: func() map[watch.Key]bool { return nil }, Record: func(events.Event) {},
+		Namespaces: func() map[string]bool { return nil }, WithoutGrants: func() map[watch.Key]bool { return nil }, Record: func(events.Event) {},
 		Liveness: func() map[watch.Key]restarts.Liveness { return controlplane.LivenessOf(r.agents.PodLiveness()) },
 		Tell:     func(pod watch.Key) { r.agents.WakeRestarts(mesh.MakeID(mesh.DefaultMesh, pod.Name+"."+pod.Namespace)) },
 	})

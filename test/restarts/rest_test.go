@@ -32,13 +32,8 @@ func (s *simulation) rest(ctx context.Context) {
 	}
 	for _, w := range s.workloads {
 		s.setBudget(w, 1)
-		if s.waitsForTemplate(w) {
-			s.mu.Lock()
-			w.template++
-			s.Note("%s gets another template", w.name)
-			s.mu.Unlock()
-		}
 	}
+	s.release()
 	s.wait(ctx, quiet)
 	for _, w := range s.workloads { // pods that were made during the rollout, and before it has ended
 		for _, p := range s.live(w) {
@@ -55,6 +50,18 @@ func (s *simulation) rest(ctx context.Context) {
 		}
 	}
 	s.check(ctx)
+}
+
+// release gives workloads another template that wait for one.
+func (s *simulation) release() {
+	for _, w := range s.workloads {
+		if s.waitsForTemplate(w) {
+			s.mu.Lock()
+			w.template++
+			s.Note("%s gets another template", w.name)
+			s.mu.Unlock()
+		}
+	}
 }
 
 // waitsForTemplate reports whether restarts of a workload may be waiting for another template.
@@ -86,6 +93,7 @@ func (s *simulation) check(ctx context.Context) {
 		if s.Failed() {
 			return
 		}
+		s.release()
 		s.wait(ctx, 10*time.Second)
 	}
 }

@@ -134,13 +134,15 @@ const (
 func (s *simulation) checkInProgress(r *restart) {
 	p, first := r.container.pod, r.grant.at
 	var others []string
+	counted := map[*container]bool{r.container: true} // the next restart of a container has the place of the one before
 	for _, other := range s.made {
 		if other == r || !other.inProgress() || other.container.pod.of != p.of {
 			continue
 		}
-		if other.container == r.container { // its next restart has its place
+		if counted[other.container] {
 			continue
 		}
+		counted[other.container] = true
 		if other.container.pod == p {
 			s.Wrong("%s of %s %s, %s", r.container.name(), p.name, twoOfAPod, other.container.name())
 		}
