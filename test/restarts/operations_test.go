@@ -37,6 +37,7 @@ var operations = []operation{
 			s.stopped(s.leader.name)
 		}
 	}},
+	{3, (*simulation).stopBeforeGrant},
 	{3, func(s *simulation, _ context.Context) {
 		if s.leader != nil {
 			s.handOver()
@@ -145,17 +146,9 @@ func (s *simulation) fail(pods int) {
 
 // heal has a container pass by itself.
 func (s *simulation) heal() {
-	p := s.anyPod()
-	if p == nil {
-		return
+	if p := s.anyPod(); p != nil {
+		s.setFault(p, nil)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, c := range p.containers {
-		c.broken = nil
-	}
-	s.Note("%s is well again by itself", p.name)
-	p.update()
 }
 
 // agentAgain starts another process of an agent that has died, unless the pod is gone.
@@ -195,6 +188,42 @@ func (s *simulation) restartSidecar(ctx context.Context, p *pod) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p.sidecarDown = false
+}
+
+// stopBeforeGrant has the leader stop before it writes the grant of one pod, and others fail meanwhile.
+func (s *simulation) stopBeforeGrant(ctx context.Context) {
+	all := s.live(anymesh.Pick(s.random, s.workloads...))
+	if s.leader == nil || len(all) < 2 {
+		return
+	}
+	s.random.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	s.leader.transport.set(freezeBefore)
+	s.setFault(all[0], &fault{heals: 1})
+	for waited := time.Duration(0); s.leader != nil && waited < 30*time.Second; waited += secondStep {
+		s.wait(ctx, secondStep)
+	}
+	if s.random.IntN(2) == 0 {
+		s.setFault(all[0], nil)
+	}
+	s.setFault(all[1], &fault{heals: 1})
+	s.wait(ctx, time.Duration(s.random.Int64N(int64(time.Minute))))
+	s.setFault(all[0], &fault{heals: 1})
+}
+
+// setFault has all containers of a pod fail that pass, or pass with nil.
+func (s *simulation) setFault(p *pod, f *fault) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.Note("all of %s fails: %v", p.name, f != nil)
+	for _, c := range p.containers {
+		if f == nil || c.broken == nil {
+			c.broken = nil
+			if f != nil {
+				c.broken = new(*f)
+			}
+		}
+	}
+	p.update()
 }
 
 // restartKubelet has the kubelet of a node lose what it has counted.
