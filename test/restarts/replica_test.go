@@ -193,11 +193,6 @@ func (t told) Of(id mesh.ID) *agentv1.Restarts {
 	m := t.restartsOf.Of(id)
 	if m != nil {
 		m.WhenAway = t.sim.whenAway(id)
-		if t.sim.variant == withoutEpochs {
-			for _, g := range m.GetGrants() {
-				g.Epoch = 1
-			}
-		}
 	}
 	return m
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"testing/synctest"
 	"time"
+
+	"github.com/sonde-mesh/sonde/restartbudget"
 )
 
 const (
@@ -69,8 +71,8 @@ func (s *simulation) waitsForTemplate(w *workload) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := 0
-	for _, r := range s.made {
-		if p := r.container.pod; p.of == w && p.template == w.template && r.failed {
+	for _, g := range s.granted {
+		if p := s.podOf(g.uid); p != nil && p.of == w && p.template == w.template && g.outcome == restartbudget.Unhelpful {
 			n++
 		}
 	}

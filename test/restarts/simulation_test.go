@@ -66,6 +66,7 @@ type simulation struct {
 	trouble time.Time // when something has happened last that may keep agents and leaders from each other
 	itself  []string  // replicas that have stopped since the trap was set
 	dying   []string  // replicas that are to be killed
+	newest  int64     // epoch of a leader
 	granted map[string]*granted
 	made    []*restart
 }
@@ -265,6 +266,9 @@ func (s *simulation) step(ctx context.Context) {
 		s.startReplica(ctx)
 	}
 	s.elect(ctx)
+	if s.leader == nil {
+		s.disturb()
+	}
 	if !s.apiAway() {
 		s.reconcile(ctx)
 	}
@@ -398,6 +402,9 @@ func (s *simulation) elect(ctx context.Context) {
 	}
 	s.disturb()
 	s.epoch = max(s.epoch+1, time.Now().Unix())
+	s.mu.Lock()
+	s.newest = s.epoch
+	s.mu.Unlock()
 	s.leader = r
 	r.lead(ctx, s.epoch)
 }

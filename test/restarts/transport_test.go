@@ -272,11 +272,17 @@ func response(r *http.Request, code int, body io.ReadCloser) *http.Response {
 	}
 }
 
-// shown is an object as the replica reads it. A leader that is to forget grants reads that they are of another workload.
+// shown is an object as the replica reads it. A leader that is to forget grants reads that they are of another workload, and one that is to know no epochs
+// that all grants have the same.
 func (t *transport) shown(resource string, object []byte) []byte {
-	if resource == grants && t.sim.variant == forgetful && len(object) > 0 {
+	if resource == grants && t.sim.variant != whole && len(object) > 0 {
 		o := decode(object)
-		setField(o, "Deployment/"+namespace+"/forgotten", "spec", "workload")
+		switch t.sim.variant {
+		case forgetful:
+			setField(o, "Deployment/"+namespace+"/forgotten", "spec", "workload")
+		case withoutEpochs:
+			setField(o, int64(1)<<50, "spec", "epoch")
+		}
 		object = encode(o)
 	}
 	return shift(resource, object, t.ahead)
@@ -297,8 +303,8 @@ func shift(resource string, object []byte, by time.Duration) []byte {
 	return encode(o)
 }
 
-func setField(o *unstructured.Unstructured, text string, field ...string) {
-	if err := unstructured.SetNestedField(o.Object, text, field...); err != nil {
+func setField(o *unstructured.Unstructured, v any, field ...string) {
+	if err := unstructured.SetNestedField(o.Object, v, field...); err != nil {
 		panic(err) // none of what is around it is a text
 	}
 }

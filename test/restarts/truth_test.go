@@ -18,12 +18,17 @@ import (
 // at once: they are reserved.
 const late = 25 * time.Second
 
+// lateness is how long it may take until an agent knows that a grant is over, beside its period: it is the leader's write, and a watch.
+const lateness = 15 * time.Second
+
 // granted is what is known of a RestartGrant.
 type granted struct {
 	name, uid, container string
 	restarts             int
 	epoch                int64
-	at                   time.Time
+	at, decided          time.Time // a leader that is stopped writes late
+	late                 bool      // there was a later leader when it was made
+	outcome              restartbudget.Outcome
 	refunded             time.Time
 	used                 bool
 }
@@ -52,11 +57,14 @@ func (s *simulation) wroteGrant(change string, object []byte) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if g := s.granted[o.Name]; g != nil {
+		g.outcome = restartbudget.Outcome(o.Status.Outcome)
+	}
 	switch g := s.granted[o.Name]; {
 	case change == "DELETED":
 		s.Note("grant %s is deleted", o.Name)
 	case g == nil:
-		g = &granted{name: o.Name, uid: o.Spec.PodUID, container: o.Spec.Container, restarts: int(o.Spec.Restarts), epoch: o.Spec.Epoch, at: time.Now()}
+		g = &granted{name: o.Name, uid: o.Spec.PodUID, container: o.Spec.Container, restarts: int(o.Spec.Restarts), epoch: o.Spec.Epoch, at: time.Now(), decided: o.Spec.Granted.Time, late: o.Spec.Epoch < s.newest}
 		s.granted[o.Name] = g
 		s.Note("grant %s is made, epoch %d", o.Name, g.epoch)
 		s.checkHelps(g)
@@ -115,7 +123,12 @@ func (s *simulation) restarts(c *container, excused bool) {
 		s.Wrong("%s of %s %s", c.name(), c.pod.name, noGrant)
 		return
 	}
-	if !r.grant.refunded.IsZero() {
+	if r.grant.late && time.Since(r.grant.at) < lateness {
+		s.Note("before the leader could take that back")
+		r.grant = nil // no budget is promised for it, and it is unavailable as any other
+		return
+	}
+	if !r.grant.refunded.IsZero() && time.Since(r.grant.refunded) > lateness {
 		s.Wrong("%s of %s restarts by grant %s, which was refunded %s ago", c.name(), c.pod.name, r.grant.name, time.Since(r.grant.refunded))
 	}
 	s.checkInProgress(r)
@@ -132,7 +145,7 @@ const (
 
 // checkInProgress checks that no more restarts are in progress than the budget has allowed since the first of them was granted. mu is held.
 func (s *simulation) checkInProgress(r *restart) {
-	p, first := r.container.pod, r.grant.at
+	p, first := r.container.pod, r.grant.decided
 	var others []string
 	counted := map[*container]bool{r.container: true} // the next restart of a container has the place of the one before
 	for _, other := range s.made {
@@ -147,8 +160,8 @@ func (s *simulation) checkInProgress(r *restart) {
 			s.Wrong("%s of %s %s, %s", r.container.name(), p.name, twoOfAPod, other.container.name())
 		}
 		others = append(others, other.container.name()+" of "+other.container.pod.name+" by "+other.grant.name)
-		if other.grant.at.Before(first) {
-			first = other.grant.at
+		if other.grant.decided.Before(first) {
+			first = other.grant.decided
 		}
 	}
 	if most := p.of.mostSince(first.Add(-late)); len(others)+1 > most {
@@ -159,14 +172,14 @@ func (s *simulation) checkInProgress(r *restart) {
 // checkUnavailable checks that a pod which was Ready when its restart was granted has fit beside all that was known to be unavailable then, and has stayed
 // so. mu is held.
 func (s *simulation) checkUnavailable(r *restart) {
-	p, known := r.container.pod, r.grant.at.Add(-late)
+	p, known := r.container.pod, r.grant.decided.Add(-late)
 	if !p.available || p.availableSince.After(known) {
 		return
 	}
 	available := 0
 	for _, q := range p.of.pods {
 		reserved := slices.ContainsFunc(s.made, func(other *restart) bool {
-			return other.container.pod == q && other.inProgress() && !other.grant.at.After(r.grant.at)
+			return other.container.pod == q && other.inProgress() && !other.grant.decided.After(r.grant.decided)
 		})
 		if q != p && !reserved && (q.available || q.availableSince.After(known)) {
 			available++
