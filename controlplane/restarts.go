@@ -5,6 +5,8 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/sonde-mesh/sonde/agents/observed"
+	"github.com/sonde-mesh/sonde/agents/session"
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/controller/restarts"
@@ -27,6 +29,9 @@ func validateGuardedLiveness(s restartbudget.Settings) error {
 	}
 	return errors.Join(errs...)
 }
+
+// SessionRestarts returns what agents of pods are told of restarts.
+func SessionRestarts(r *restarts.Restarts) session.Restarts { return podRestarts{r} }
 
 // podRestarts tells agents of pods which restarts are granted.
 type podRestarts struct{ restarts *restarts.Restarts }
@@ -68,8 +73,13 @@ func (p podRestarts) Held(mesh.ID) { p.restarts.Wake() }
 
 // liveness returns what agents say, by pod.
 func (c *cluster) liveness() map[watch.Key]restarts.Liveness {
+	return LivenessOf(c.cp.agents.PodLiveness())
+}
+
+// LivenessOf returns by pod what agents have said.
+func LivenessOf(said map[mesh.ID]observed.PodLiveness) map[watch.Key]restarts.Liveness {
 	all := map[watch.Key]restarts.Liveness{}
-	for id, said := range c.cp.agents.PodLiveness() {
+	for id, said := range said {
 		_, name := mesh.SplitID(id)
 		pod, is := podOf(name)
 		if !is {

@@ -82,6 +82,7 @@ type Agent struct {
 	lb       *lb.Server // nil if no load balancer asks
 	// told is what was stored last of what the control plane has said, by file.
 	told   map[string][]byte
+	toldMu sync.Mutex // of told, and of what is stored
 	loops  loops
 	limits limits
 

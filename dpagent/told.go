@@ -23,6 +23,8 @@ func (a *Agent) storeTold(file string, m proto.Message) {
 	if !a.keepsEnvoy() {
 		return
 	}
+	a.toldMu.Lock()
+	defer a.toldMu.Unlock()
 	data, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
 	if err == nil && bytes.Equal(data, a.told[file]) {
 		return

@@ -180,7 +180,7 @@ func (l *leader) decide(ctx context.Context, now time.Time) {
 	l.round.Store(&Round{At: now, Epoch: l.epoch, Settings: in.Settings, Result: result})
 	l.settle(now, in)
 	l.tellConditions(now, result.Decisions, liveness)
-	l.sweep(now)
+	l.sweep(now, in)
 	l.report.decided(ctx, in, pods, result, l.state)
 	for _, w := range l.wrong.fresh(l.cluster) {
 		l.o.Record(w.event())

@@ -13,8 +13,8 @@ import (
 //
 // A grant of an earlier leader that is open is made valid, with the epoch of this one: an agent that has seen a later epoch would not take it, and hold
 // the failure until its time is over. It keeps its name, so that an agent which has used it up does not use it again. It is a reservation since
-// restartbudget.Restore. One that was written after that, by a leader that did not know that it was none, becomes a reservation too, but is not
-// made valid: nobody has counted it beside the others.
+// restartbudget.Restore. One that was written after that, by a leader that did not know that it was none, becomes a reservation too, since its agent
+// may have used it already, but is taken back: nobody has counted it beside the others, and an agent takes it that has not seen a later epoch.
 func (l *leader) settle(now time.Time, in restartbudget.Input) {
 	for id, g := range l.judged {
 		if !hasPod(in, &g) {
@@ -49,8 +49,12 @@ func (l *leader) statusFor(now time.Time, key watch.Key, g *grant, in restartbud
 	}
 	switch {
 	case is && last.ID == g.ID:
+		if l.late[g.ID] && last.Outcome == restartbudget.Open {
+			last.Outcome, last.Ended = restartbudget.Refunded, now
+			return statusOf(last), g.Outcome == restartbudget.Open
+		}
 		status, epoch := statusOf(last), g.epoch
-		if last.Outcome == restartbudget.Open && !l.late[g.ID] {
+		if last.Outcome == restartbudget.Open {
 			epoch = max(epoch, l.epoch)
 			status.Epoch = epoch
 		}
@@ -93,11 +97,12 @@ func (l *leader) refund(now time.Time, liveness map[watch.Key]Liveness) {
 	}
 }
 
-// sweep has grants deleted that have been over for long. Those that did not help are kept while there are pods of their template.
-func (l *leader) sweep(now time.Time) {
+// sweep has grants deleted that have been over for long. Those that did not help are kept while there are pods of their template, and those that are not
+// over while there is their pod: the clock of the leader that has granted it may be behind.
+func (l *leader) sweep(now time.Time, in restartbudget.Input) {
 	for _, key := range l.grants.Keys() {
 		g := l.grants.Get(key)
-		if g == nil || now.Sub(g.Granted) < keepGrants || g.Outcome == restartbudget.Unhelpful && l.state.Unhelpful(g.Workload, g.Template) {
+		if g == nil || now.Sub(g.Granted) < keepGrants || g.Outcome == restartbudget.Unhelpful && l.state.Unhelpful(g.Workload, g.Template) || g.Ended.IsZero() && hasPod(in, &g.Grant) {
 			continue
 		}
 		l.remove(key)

@@ -33,10 +33,13 @@ type Liveness struct {
 	wake   chan struct{} // there is something to report
 	jitter float64       // of WhenAway.after, from 0 to 1
 
+	keeping sync.Mutex // of what is kept, so that the newest is
+
 	mu         sync.Mutex
 	told       *agentv1.Restarts // nil before the first
 	native     bool              // the control plane is too old to grant
 	epoch      int64             // the highest of a grant
+	used       bool              // a grant is used up, which is to be kept
 	lost       time.Time         // since when there is no session, zero while there is one
 	containers map[string]*container
 }
@@ -100,6 +103,7 @@ func (l *Liveness) container(p mesh.Probe) *container {
 
 // Failed notes that the probe of a container has failed, and returns whether that is held back from the kubelet.
 func (l *Liveness) Failed(p mesh.Probe, reason string) (held bool) {
+	defer l.keepUsed() // without mu
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c, now := l.container(p), time.Now()
@@ -132,7 +136,7 @@ func (l *Liveness) holds(c *container, p mesh.Probe, now time.Time) bool {
 
 // useGrant returns whether the kubelet is told of one failure of a container by a grant. mu is held.
 func (l *Liveness) useGrant(c *container, p mesh.Probe, now time.Time) bool {
-	if c.grant != "" && (c.left == 0 || !now.Before(c.until)) {
+	if c.grant != "" && (c.left == 0 || !now.Before(c.until) || !l.isOpen(c.grant)) {
 		if c.left == 0 { // this check is of the container that has restarted, whose failure is another one
 			c.failing = now
 		}
@@ -149,6 +153,7 @@ func (l *Liveness) useGrant(c *container, p mesh.Probe, now time.Time) bool {
 		l.report()
 	}
 	c.left--
+	l.used = l.used || c.left == 0
 	return true
 }
 
@@ -222,7 +227,7 @@ func (l *Liveness) Told(m *agentv1.Restarts) {
 			l.o.Logger.Warn("grant of an earlier leader not used", "grant", g.GetName(), "container", g.GetContainer(), "epoch", g.GetEpoch(), "newest", newest)
 		}
 	}
-	l.o.Keep(m)
+	l.keep()
 }
 
 // Connected tells whether there is a session.

@@ -125,8 +125,8 @@ func TestHeldUntilGranted(t *testing.T) {
 		p.reports("+app -b")
 		p.fails("-") // b is over
 		p.reports("app -b")
-		if len(p.kept) != 2 {
-			t.Errorf("%d messages are kept, want both", len(p.kept))
+		if len(p.kept) != 3 {
+			t.Errorf("%d messages are kept, want both, and that a is used up", len(p.kept))
 		}
 	})
 }

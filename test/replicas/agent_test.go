@@ -135,11 +135,11 @@ func (a *agent) running() bool { return a.stop != nil }
 // kill ends the process.
 func (a *agent) kill() {
 	a.sim.Note("agent of %s ends", a.name)
-	a.sim.network.reset(a.host)
+	a.sim.network.Reset(a.host)
 	a.stop()
 	<-a.done
 	a.stop = nil
-	a.sim.network.reset(a.host)
+	a.sim.network.Reset(a.host)
 }
 
 func (a *agent) dial(ctx context.Context, _ string) (net.Conn, error) {
@@ -147,7 +147,7 @@ func (a *agent) dial(ctx context.Context, _ string) (net.Conn, error) {
 	if host == "" {
 		return nil, errors.New("no replica is ready")
 	}
-	return a.sim.network.dial(ctx, a.host, host+agentsPort)
+	return a.sim.network.Dial(ctx, a.host, host+agentsPort)
 }
 
 // join tries until it succeeds, and returns false if ctx ends before.

@@ -22,6 +22,7 @@ import (
 	"github.com/sonde-mesh/sonde/identity/serving"
 	"github.com/sonde-mesh/sonde/meshview"
 	"github.com/sonde-mesh/sonde/peers"
+	"github.com/sonde-mesh/sonde/test/virtual"
 	"github.com/sonde-mesh/sonde/xds"
 )
 
@@ -40,7 +41,7 @@ const (
 type replica struct {
 	name, host string
 	sim        *simulation
-	api        *apiServer
+	api        *virtual.Client
 	leads      atomic.Bool
 
 	authority *identity.Authority
@@ -61,7 +62,7 @@ type replica struct {
 // startReplica starts one that reads all that there is now.
 func startReplica(ctx context.Context, s *simulation, name, host string) (*replica, error) {
 	r := &replica{name: name, host: host, sim: s, queued: make(chan struct{}, 1)}
-	r.api = s.etcd.client(r.lag)
+	r.api = s.etcd.Client(r.lag)
 	ctx, r.stop = context.WithCancel(ctx)
 	r.tasks, ctx = errgroup.WithContext(ctx)
 	if err := r.open(ctx); err != nil {
@@ -75,8 +76,8 @@ func startReplica(ctx context.Context, s *simulation, name, host string) (*repli
 	}
 	s.read(r)
 	r.peers.Follow(s.addresses())
-	ends := r.network().listen(host + agentsPort)
-	between := r.network().listen(host + peersPort)
+	ends := r.network().Listen(host + agentsPort)
+	between := r.network().Listen(host + peersPort)
 	server := controlplane.NewServer(credentials, connectionAge, xds.ServerOptions()...)
 	r.agents.Register(server)
 	run := func(task func(context.Context) error) { r.tasks.Go(func() error { return task(ctx) }) }
@@ -104,7 +105,7 @@ func startReplica(ctx context.Context, s *simulation, name, host string) (*repli
 	return r, nil
 }
 
-func (r *replica) network() *network { return r.sim.network }
+func (r *replica) network() *virtual.Network { return r.sim.network }
 
 // lag is how late this replica hears of something.
 func (r *replica) lag() time.Duration { return r.sim.lag() }
@@ -125,7 +126,7 @@ func (r *replica) open(ctx context.Context) error {
 	r.peers, err = peers.New(peers.Options{
 		Name: r.name, Server: certificate.Server(), Client: certificate.Client(), NameOf: certificate.NameOf, Logger: r.log(),
 		Dial: func(ctx context.Context, address string) (net.Conn, error) {
-			return r.network().dial(ctx, r.host, address)
+			return r.network().Dial(ctx, r.host, address)
 		},
 	})
 	if err != nil {
@@ -154,13 +155,13 @@ func (r *replica) proxies(meshName string) (iter.Seq2[string, string], bool) {
 // end ends the process. One that is killed says nothing any more.
 func (r *replica) end(killed bool) {
 	if killed {
-		r.network().reset(r.host)
+		r.network().Reset(r.host)
 	}
 	r.stop()
 	if err := r.tasks.Wait(); err != nil {
 		r.sim.Wrong("%s ended: %v", r.name, err)
 	}
-	r.network().reset(r.host)
+	r.network().Reset(r.host)
 }
 
 // later has the replica hear of something after a while.
@@ -181,7 +182,7 @@ func (r *replica) applyObjects(ctx context.Context) error {
 			return nil
 		case <-r.queued:
 		}
-		for late := r.lag(); late > 0 || r.api.reach() != nil; late = 0 {
+		for late := r.lag(); late > 0 || r.api.Reach() != nil; late = 0 {
 			select {
 			case <-ctx.Done():
 				return nil

@@ -41,13 +41,13 @@ func (s *simulation) checkTrust() {
 func (s *simulation) rest(ctx context.Context) {
 	s.Note("everything is mended")
 	for l := range s.cuts {
-		s.network.set(l[0], l[1], false)
+		s.network.SetCut(l[0], l[1], false)
 	}
 	for len(s.names()) < 2 {
 		s.startReplica(ctx)
 	}
 	for _, r := range s.replicas {
-		r.api.setCut(false)
+		r.api.SetCut(false)
 		r.leads.Store(false)
 	}
 	s.elect(s.anyReplica())

@@ -20,6 +20,7 @@ import (
 	"github.com/sonde-mesh/sonde/identity/ca"
 	"github.com/sonde-mesh/sonde/test/anymesh"
 	"github.com/sonde-mesh/sonde/test/seeded"
+	"github.com/sonde-mesh/sonde/test/virtual"
 )
 
 const (
@@ -37,8 +38,8 @@ type simulation struct {
 	*seeded.Journal
 	random    *rand.Rand
 	directory string
-	network   *network
-	etcd      *etcd
+	network   *virtual.Network
+	etcd      *virtual.Secrets
 	bundles   bundles
 	epochs    bool   // without, agents know none
 	servingCA []byte // PEM
@@ -58,10 +59,10 @@ type simulation struct {
 
 func newSimulation(j *seeded.Journal, seed uint64, directory string, epochs bool) *simulation {
 	s := &simulation{
-		Journal: j, random: rand.New(rand.NewPCG(seed, 17)), lags: rand.New(rand.NewPCG(seed, 19)), directory: directory, network: newNetwork(), epochs: epochs,
+		Journal: j, random: rand.New(rand.NewPCG(seed, 17)), lags: rand.New(rand.NewPCG(seed, 19)), directory: directory, network: virtual.NewNetwork(), epochs: epochs,
 		objects: map[mesh.Key]mesh.Object{}, replicas: map[string]*replica{}, cuts: map[[2]string]bool{},
 	}
-	s.etcd = newEtcd(s.bundles.wrote)
+	s.etcd = virtual.NewSecrets(s.bundles.wrote)
 	return s
 }
 
@@ -323,11 +324,11 @@ func (a *agent) inbound() netip.AddrPort { return netip.MustParseAddrPort(a.host
 // setCut cuts two hosts from each other, or heals that.
 func (s *simulation) setCut(a, b string, cut bool) {
 	s.Note("%s and %s are cut: %v", a, b, cut)
-	s.network.set(a, b, cut)
+	s.network.SetCut(a, b, cut)
 	if cut {
-		s.cuts[link(a, b)] = true
+		s.cuts[virtual.Link(a, b)] = true
 	} else {
-		delete(s.cuts, link(a, b))
+		delete(s.cuts, virtual.Link(a, b))
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -352,7 +353,7 @@ var operations = []operation{
 		}
 	}},
 	{5, func(s *simulation, _ context.Context) {
-		if r := s.anyReplica(); r != nil && r.api.reach() == nil { // without the API server none is elected
+		if r := s.anyReplica(); r != nil && r.api.Reach() == nil { // without the API server none is elected
 			s.elect(r)
 		}
 	}},
@@ -400,20 +401,20 @@ var operations = []operation{
 	{5, func(s *simulation, _ context.Context) {
 		if r := s.anyReplica(); r != nil {
 			s.Note("%s is cut off from the API server", r.name)
-			r.api.setCut(true)
+			r.api.SetCut(true)
 			r.leads.Store(false)
 		}
 	}},
 	{6, func(s *simulation, _ context.Context) {
 		if r := s.anyReplica(); r != nil {
 			s.Note("%s reaches the API server", r.name)
-			r.api.setCut(false)
+			r.api.SetCut(false)
 		}
 	}},
 	{8, func(s *simulation, _ context.Context) {
 		a := s.anyAgent()
 		s.Note("the connections of %s break", a.name)
-		s.network.reset(a.host)
+		s.network.Reset(a.host)
 	}},
 	{6, func(s *simulation, ctx context.Context) {
 		if a := s.anyAgent(); a.running() {

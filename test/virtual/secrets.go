@@ -1,4 +1,4 @@
-package replicas
+package virtual
 
 import (
 	"context"
@@ -14,9 +14,9 @@ import (
 	"github.com/sonde-mesh/sonde/identity/secret"
 )
 
-// etcd has the Secrets that all replicas share. It answers in no time, since replicas hold locks meanwhile, which time does not wait for; what it
+// Secrets has the Secrets that all replicas share. It answers in no time, since replicas hold locks meanwhile, which time does not wait for; what it
 // tells of changes comes late.
-type etcd struct {
+type Secrets struct {
 	mu      sync.Mutex
 	secrets map[string]version
 	written int
@@ -32,11 +32,12 @@ type version struct {
 
 func (v version) String() string { return strconv.Itoa(v.number) }
 
-func newEtcd(wrote func(name string, data []byte)) *etcd {
-	return &etcd{secrets: map[string]version{}, wrote: wrote, watchers: map[*watcher]bool{}}
+// NewSecrets returns a storage without secrets. wrote is called with each version of one, in their order.
+func NewSecrets(wrote func(name string, data []byte)) *Secrets {
+	return &Secrets{secrets: map[string]version{}, wrote: wrote, watchers: map[*watcher]bool{}}
 }
 
-func (e *etcd) put(name string, data []byte) string {
+func (e *Secrets) put(name string, data []byte) string {
 	e.written++
 	e.secrets[name] = version{e.written, slices.Clone(data)}
 	e.wrote(name, data)
@@ -46,10 +47,10 @@ func (e *etcd) put(name string, data []byte) string {
 	return e.secrets[name].String()
 }
 
-// apiServer is etcd as one replica reaches it: it may be cut off, and is told of changes after a while.
-type apiServer struct {
-	etcd *etcd
-	lag  func() time.Duration
+// Client is Secrets as one replica reaches it: it may be cut off, and is told of changes after a while.
+type Client struct {
+	all *Secrets
+	lag func() time.Duration
 
 	mu  sync.Mutex
 	cut bool
@@ -62,11 +63,13 @@ type watcher struct {
 	wake    chan struct{}
 }
 
-func (e *etcd) client(lag func() time.Duration) *apiServer {
-	return &apiServer{etcd: e, lag: lag}
+// Client returns a client that is told of changes that late.
+func (e *Secrets) Client(lag func() time.Duration) *Client {
+	return &Client{all: e, lag: lag}
 }
 
-func (a *apiServer) setCut(cut bool) {
+// SetCut cuts the client off, or heals that.
+func (a *Client) SetCut(cut bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.cut = cut
@@ -74,7 +77,8 @@ func (a *apiServer) setCut(cut bool) {
 
 var errCut = errors.New("the API server does not answer")
 
-func (a *apiServer) reach() error {
+// Reach returns an error while the client is cut off.
+func (a *Client) Reach() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.cut {
@@ -103,13 +107,13 @@ func (w *watcher) take() map[string]bool {
 }
 
 // Read implements secret.Store.
-func (a *apiServer) Read(_ context.Context, name string) ([]byte, string, error) {
-	if err := a.reach(); err != nil {
+func (a *Client) Read(_ context.Context, name string) ([]byte, string, error) {
+	if err := a.Reach(); err != nil {
 		return nil, "", err
 	}
-	a.etcd.mu.Lock()
-	defer a.etcd.mu.Unlock()
-	v, there := a.etcd.secrets[name]
+	a.all.mu.Lock()
+	defer a.all.mu.Unlock()
+	v, there := a.all.secrets[name]
 	if !there {
 		return nil, "", fmt.Errorf("read %s: %w", name, fs.ErrNotExist)
 	}
@@ -117,44 +121,44 @@ func (a *apiServer) Read(_ context.Context, name string) ([]byte, string, error)
 }
 
 // Create implements secret.Store.
-func (a *apiServer) Create(_ context.Context, name string, data []byte) (string, error) {
-	if err := a.reach(); err != nil {
+func (a *Client) Create(_ context.Context, name string, data []byte) (string, error) {
+	if err := a.Reach(); err != nil {
 		return "", err
 	}
-	a.etcd.mu.Lock()
-	defer a.etcd.mu.Unlock()
-	if _, there := a.etcd.secrets[name]; there {
+	a.all.mu.Lock()
+	defer a.all.mu.Unlock()
+	if _, there := a.all.secrets[name]; there {
 		return "", fmt.Errorf("create %s: %w", name, fs.ErrExist)
 	}
-	return a.etcd.put(name, data), nil
+	return a.all.put(name, data), nil
 }
 
 // Update implements secret.Shared.
-func (a *apiServer) Update(_ context.Context, name string, data []byte, read string) (string, error) {
-	if err := a.reach(); err != nil {
+func (a *Client) Update(_ context.Context, name string, data []byte, read string) (string, error) {
+	if err := a.Reach(); err != nil {
 		return "", err
 	}
-	a.etcd.mu.Lock()
-	defer a.etcd.mu.Unlock()
-	v, there := a.etcd.secrets[name]
+	a.all.mu.Lock()
+	defer a.all.mu.Unlock()
+	v, there := a.all.secrets[name]
 	switch {
 	case !there:
 		return "", fmt.Errorf("update %s: %w", name, fs.ErrNotExist)
 	case v.String() != read:
 		return "", fmt.Errorf("update %s: %w", name, secret.ErrConflict)
 	}
-	return a.etcd.put(name, data), nil
+	return a.all.put(name, data), nil
 }
 
 // List implements identity.Secrets.
-func (a *apiServer) List(_ context.Context, directory string) ([]string, error) {
-	if err := a.reach(); err != nil {
+func (a *Client) List(_ context.Context, directory string) ([]string, error) {
+	if err := a.Reach(); err != nil {
 		return nil, err
 	}
-	a.etcd.mu.Lock()
-	defer a.etcd.mu.Unlock()
+	a.all.mu.Lock()
+	defer a.all.mu.Unlock()
 	var names []string
-	for name := range a.etcd.secrets {
+	for name := range a.all.secrets {
 		if below, in := strings.CutPrefix(name, directory+"/"); in {
 			first, _, _ := strings.Cut(below, "/")
 			names = append(names, first)
@@ -165,18 +169,18 @@ func (a *apiServer) List(_ context.Context, directory string) ([]string, error) 
 }
 
 // Watch implements secret.Shared. It begins with what there is.
-func (a *apiServer) Watch(ctx context.Context, changed func(name string)) error {
+func (a *Client) Watch(ctx context.Context, changed func(name string)) error {
 	w := &watcher{changed: map[string]bool{}, wake: make(chan struct{}, 1)}
-	a.etcd.mu.Lock()
-	a.etcd.watchers[w] = true
-	for name := range a.etcd.secrets {
+	a.all.mu.Lock()
+	a.all.watchers[w] = true
+	for name := range a.all.secrets {
 		w.tell(name)
 	}
-	a.etcd.mu.Unlock()
+	a.all.mu.Unlock()
 	defer func() {
-		a.etcd.mu.Lock()
-		defer a.etcd.mu.Unlock()
-		delete(a.etcd.watchers, w)
+		a.all.mu.Lock()
+		defer a.all.mu.Unlock()
+		delete(a.all.watchers, w)
 	}()
 	for {
 		select {
@@ -184,7 +188,7 @@ func (a *apiServer) Watch(ctx context.Context, changed func(name string)) error 
 			return nil
 		case <-w.wake:
 		}
-		for late := a.lag(); late > 0 || a.reach() != nil; late = 0 {
+		for late := a.lag(); late > 0 || a.Reach() != nil; late = 0 {
 			select {
 			case <-ctx.Done():
 				return nil

@@ -1,4 +1,5 @@
-package replicas
+// Package virtual has what replicas of the control plane and agents speak through, in memory and in virtual time (testing/synctest).
+package virtual
 
 import (
 	"context"
@@ -12,9 +13,9 @@ import (
 	"time"
 )
 
-// network connects hosts without sockets: what waits for the kernel would stop the time of the bubble. A link that is cut drops nothing, as TCP
+// Network connects hosts without sockets: what waits for the kernel would stop the time of the bubble. A link that is cut drops nothing, as TCP
 // does not: what was sent arrives when it is healed, unless one of the two gives up before.
-type network struct {
+type Network struct {
 	mu        sync.Mutex
 	changed   *sync.Cond
 	listeners map[string]*listener
@@ -23,39 +24,49 @@ type network struct {
 	ports     uint16
 }
 
-func newNetwork() *network {
-	n := &network{listeners: map[string]*listener{}, cut: map[[2]string]bool{}, conns: map[*conn]bool{}}
+// NewNetwork returns one in which no host listens.
+func NewNetwork() *Network {
+	n := &Network{listeners: map[string]*listener{}, cut: map[[2]string]bool{}, conns: map[*conn]bool{}}
 	n.changed = sync.NewCond(&n.mu)
 	return n
 }
 
-func link(a, b string) [2]string { return [2]string{min(a, b), max(a, b)} }
+// Link names the link of two hosts.
+func Link(a, b string) [2]string { return [2]string{min(a, b), max(a, b)} }
 
-// set cuts the link of two hosts, or heals it.
-func (n *network) set(a, b string, cut bool) {
+// SetCut cuts the link of two hosts, or heals it.
+func (n *Network) SetCut(a, b string, cut bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.cut[link(a, b)] = cut
+	n.cut[Link(a, b)] = cut
 	n.changed.Broadcast()
 }
 
-func (n *network) isCut(a, b string) bool {
+// Isolate cuts a host from all others, or heals that. Links that are cut stay so.
+func (n *Network) Isolate(host string, cut bool) { n.SetCut("", host, cut) }
+
+func (n *Network) isCut(a, b string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.cut[link(a, b)]
+	return n.isDown(Link(a, b))
+}
+
+// isDown needs mu.
+func (n *Network) isDown(link [2]string) bool {
+	return n.cut[link] || n.cut[Link("", link[0])] || n.cut[Link("", link[1])]
 }
 
 // listener of a host.
 type listener struct {
-	network *network
+	network *Network
 	host    string
 	accept  chan net.Conn
 	closed  chan struct{}
 	close   func()
 }
 
-// listen listens on host, which is an address with its port.
-func (n *network) listen(host string) *listener {
+// Listen listens on host, which is an address with its port.
+func (n *Network) Listen(host string) net.Listener {
 	l := &listener{network: n, host: host, accept: make(chan net.Conn, 16), closed: make(chan struct{})}
 	l.close = sync.OnceFunc(func() {
 		n.mu.Lock()
@@ -96,8 +107,8 @@ func tcpAddress(text string) *net.TCPAddr {
 
 var errRefused = errors.New("connection refused")
 
-// dial connects two hosts. from has no port.
-func (n *network) dial(ctx context.Context, from, to string) (net.Conn, error) {
+// Dial connects two hosts. from has no port.
+func (n *Network) Dial(ctx context.Context, from, to string) (net.Conn, error) {
 	host, _, err := net.SplitHostPort(to)
 	if err != nil {
 		return nil, err
@@ -112,7 +123,7 @@ func (n *network) dial(ctx context.Context, from, to string) (net.Conn, error) {
 	n.mu.Lock()
 	l := n.listeners[to]
 	n.ports++
-	client, server := n.pipe(net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(from), 30000+n.ports%20000)), tcpAddress(to), link(from, host))
+	client, server := n.pipe(net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(from), 30000+n.ports%20000)), tcpAddress(to), Link(from, host))
 	n.mu.Unlock()
 	if l == nil {
 		return nil, errors.Join(fmt.Errorf("dial %s: %w", to, errRefused), client.Close(), server.Close())
@@ -130,7 +141,7 @@ func (n *network) dial(ctx context.Context, from, to string) (net.Conn, error) {
 
 // conn is one end of a connection. All its fields are guarded by network.mu, whose changed is told of each change.
 type conn struct {
-	network      *network
+	network      *Network
 	local, other *net.TCPAddr
 	link         [2]string
 	peer         *conn
@@ -140,7 +151,7 @@ type conn struct {
 	timer        *time.Timer // of readBy
 }
 
-func (n *network) pipe(from, to *net.TCPAddr, link [2]string) (client, server *conn) {
+func (n *Network) pipe(from, to *net.TCPAddr, link [2]string) (client, server *conn) {
 	client = &conn{network: n, local: from, other: to, link: link}
 	server = &conn{network: n, local: to, other: from, link: link, peer: client}
 	client.peer = server
@@ -148,8 +159,8 @@ func (n *network) pipe(from, to *net.TCPAddr, link [2]string) (client, server *c
 	return client, server
 }
 
-// reset closes the connections of a host, both ends, as its kernel does when a process is killed.
-func (n *network) reset(host string) {
+// Reset closes the connections of a host, both ends, as its kernel does when a process is killed.
+func (n *Network) Reset(host string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for c := range n.conns {
@@ -180,7 +191,7 @@ func (c *conn) Read(p []byte) (int, error) {
 			return 0, net.ErrClosed
 		case !c.readBy.IsZero() && !time.Now().Before(c.readBy):
 			return 0, os.ErrDeadlineExceeded
-		case n.cut[c.link]:
+		case n.isDown(c.link):
 		case len(c.received) > 0:
 			read := copy(p, c.received)
 			c.received = c.received[read:]
@@ -197,7 +208,7 @@ func (c *conn) Write(p []byte) (int, error) {
 	n := c.network
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if c.closed || c.peer.closed && !n.cut[c.link] {
+	if c.closed || c.peer.closed && !n.isDown(c.link) {
 		return 0, net.ErrClosed
 	}
 	c.peer.received = append(c.peer.received, p...)

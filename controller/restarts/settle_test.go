@@ -1,0 +1,54 @@
+package restarts
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sonde-mesh/sonde/restartbudget"
+)
+
+// A restart that has not helped is written although the next one is granted in the same round: the next leader counts both.
+func TestOutcomeOfReplacedGrant(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAPI(t, restartbudget.Settings{})
+		a.deploy("web", 4)
+		stop := a.lead(7)
+		a.fail("web-0")
+		wait(time.Second)
+		p := a.pod("web-0")
+		p.Status.ContainerStatuses[0].RestartCount++
+		a.setPod(p)
+		wait(time.Second)
+		a.want("web-0 app 3.0 epoch 7 unhelpful", "web-0 app 4.0 epoch 7")
+		p = a.pod("web-0")
+		p.Status.ContainerStatuses[0].RestartCount++
+		a.setPod(p)
+		wait(time.Second)
+		stop()
+		defer a.lead(8)()
+		wait(time.Minute)
+		a.want("web-0 app 3.0 epoch 7 unhelpful", "web-0 app 4.0 epoch 7 unhelpful")
+	})
+}
+
+// The clock of this leader is two hours ahead of that of the one that has granted a restart which is in progress.
+func TestGrantInProgressIsKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAPI(t, restartbudget.Settings{})
+		a.deploy("web", 4)
+		old := grantOfPod("web-0")
+		old.Granted = time.Now().Add(-2 * time.Hour)
+		a.put(old, "web-0", 7)
+		stop := a.lead(8)
+		wait(time.Minute)
+		a.want("web-0 app 3.0 epoch 8")
+		stop()
+		defer a.lead(9)()
+		a.fail("web-1")
+		wait(time.Second)
+		a.want("web-0 app 3.0 epoch 9")
+		wait(restartbudget.InProgress + time.Minute)
+		a.want("web-1 app 3.0 epoch 9")
+	})
+}

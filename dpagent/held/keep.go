@@ -1,0 +1,39 @@
+package held
+
+import (
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+)
+
+// isOpen reports whether the control plane has said a grant last: one that it says no more is over. mu is held.
+func (l *Liveness) isOpen(grant string) bool {
+	return slices.ContainsFunc(l.told.GetGrants(), func(g *agentv1.RestartGrant) bool { return g.GetName() == grant })
+}
+
+// keepUsed keeps that a grant is used up, before the kubelet is told of the failure with which it restarts the container.
+func (l *Liveness) keepUsed() {
+	l.mu.Lock()
+	used := l.used
+	l.used = false
+	l.mu.Unlock()
+	if used {
+		l.keep()
+	}
+}
+
+// keep keeps what the control plane has said, without grants that are used up: the agent after this one would use them for another restart.
+func (l *Liveness) keep() {
+	l.keeping.Lock()
+	defer l.keeping.Unlock()
+	l.mu.Lock()
+	m := proto.CloneOf(l.told)
+	m.Grants = slices.DeleteFunc(m.GetGrants(), func(g *agentv1.RestartGrant) bool {
+		c := l.containers[g.GetContainer()]
+		return c != nil && (c.spent == g.GetName() || c.grant == g.GetName() && c.left == 0)
+	})
+	l.mu.Unlock()
+	l.o.Keep(m)
+}

@@ -1,0 +1,201 @@
+package restarts
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/dpagent/controlplane"
+	"github.com/sonde-mesh/sonde/dpagent/held"
+	"github.com/sonde-mesh/sonde/dpagent/identity"
+	"github.com/sonde-mesh/sonde/dpagent/retry"
+	"github.com/sonde-mesh/sonde/dpagent/session"
+)
+
+// service is the address of the control plane: each connection gets to one of its replicas.
+const service = "10.96.0.1:5678"
+
+// agent is one process of the agent of a pod: the parts of the real one that restarts depend on.
+type agent struct {
+	pod      *pod
+	liveness *held.Liveness
+	stop     context.CancelFunc
+	done     chan struct{}
+}
+
+// startAgent starts the process. It resumes what one before it has kept.
+func (p *pod) startAgent(ctx context.Context) {
+	p.agents++
+	a := &agent{pod: p, done: make(chan struct{})}
+	log := slog.New(slog.NewTextHandler(lines{p.sim, "agent of " + p.name}, &slog.HandlerOptions{Level: slog.LevelDebug, ReplaceAttr: withoutTime}))
+	registry := prometheus.NewRegistry()
+	a.liveness = held.New(held.Options{Keep: p.keep, Logger: log, Registerer: registry})
+	if kept := p.takeKept(); kept != nil {
+		a.liveness.Told(kept)
+	}
+	ctx, a.stop = context.WithCancel(ctx)
+	who := identity.New(&files{all: map[string][]byte{}}, mesh.DefaultMesh, p.proxy())
+	client := &controlplane.Client{
+		Address: service, Roots: func() (*x509.CertPool, error) { return p.sim.roots, nil }, Certificate: who.Certificate,
+		Dial: func(ctx context.Context, _ string) (net.Conn, error) {
+			host := p.sim.anyReady()
+			if host == "" {
+				return nil, errors.New("no replica is ready")
+			}
+			return p.sim.network.Dial(ctx, p.host, host+agentsPort)
+		},
+	}
+	process := fmt.Sprint(p.uid, "-", p.agents)
+	s := session.New(session.Options{
+		Opener: client, Identity: who, Renew: func() {}, Inbounds: func(error) {}, Endpoints: func(error) {}, Probes: func(*agentv1.Probes) {},
+		ServiceProbes: func(*agentv1.ServiceProbes) {}, Readiness: session.NewReadiness(), Drain: func(mesh.Drain) {}, Query: func(*agentv1.Query) {},
+		Failures: session.NewFailures(), Envoy: session.NewEnvoyState(), Liveness: connections{a.liveness, p},
+		Version: func() *agentv1.Version { return &agentv1.Version{Sonde: "dev"} }, Logger: log, Registerer: registry,
+		Instance: process, Started: time.Now(), Duplicate: func(string) {}, Refused: func(error) {},
+	})
+	go func() {
+		defer close(a.done)
+		if a.join(ctx, client, who, process) {
+			_ = s.Run(ctx)
+		}
+	}()
+	p.sim.mu.Lock()
+	defer p.sim.mu.Unlock()
+	p.agent, p.lost = a, time.Now()
+}
+
+// stopAgent kills the process.
+func (p *pod) stopAgent() {
+	p.sim.mu.Lock()
+	a := p.agent
+	p.agent = nil
+	p.sim.mu.Unlock()
+	if a == nil {
+		return
+	}
+	p.sim.network.Reset(p.host)
+	a.stop()
+	<-a.done
+	p.sim.network.Reset(p.host)
+}
+
+// join tries until it succeeds, and returns false if ctx ends before.
+func (a *agent) join(ctx context.Context, client *controlplane.Client, who *identity.Identity, process string) bool {
+	var backoff retry.Backoff
+	for {
+		request, err := identity.NewRequest()
+		if err == nil {
+			var answer *agentv1.JoinResponse
+			answer, err = client.Join(ctx, nil, &agentv1.JoinRequest{
+				Mesh: mesh.DefaultMesh, Name: a.pod.proxy(), Token: a.pod.proxy() + " " + a.pod.uid, Csr: request.CSR, Instance: process, ControlPlaneAddress: service,
+			})
+			if err == nil {
+				err = who.Accept(request, answer.GetIdentity())
+			}
+		}
+		if err == nil {
+			return true
+		}
+		a.pod.sim.Detail("%s has not joined: %v", a.pod.name, err)
+		if retry.Wait(ctx, backoff.Next()) != nil {
+			return false
+		}
+	}
+}
+
+// answer is what the kubelet gets.
+type answer int
+
+const (
+	success answer = iota
+	failure
+	errored // which the kubelet discards
+)
+
+// check answers the kubelet, as package probe does. mu is held.
+func (p *pod) check(c *container) answer {
+	switch {
+	case p.sidecarDown:
+		return failure // the connection is refused
+	case p.agent == nil:
+		return errored // the guard answers so until there is another agent
+	case !c.failing():
+		p.agent.liveness.Passed(c.probe)
+		c.checked = true
+		return success
+	case p.agent.liveness.Failed(c.probe, "503"):
+		c.checked = true
+		return errored
+	}
+	c.checked = true
+	return failure
+}
+
+// connections notes when the agent loses its session.
+type connections struct {
+	*held.Liveness
+	pod *pod
+}
+
+// Connected implements session.Liveness.
+func (c connections) Connected(is bool) {
+	c.pod.sim.Detail("%s has a session: %v", c.pod.name, is)
+	c.pod.sim.mu.Lock()
+	switch {
+	case is:
+		c.pod.lost = time.Time{}
+	case c.pod.lost.IsZero():
+		c.pod.lost = time.Now()
+	}
+	c.pod.sim.mu.Unlock()
+	c.Liveness.Connected(is)
+}
+
+// Told implements session.Liveness.
+func (c connections) Told(m *agentv1.Restarts) {
+	c.pod.sim.Detail("%s is told %v", c.pod.name, m)
+	c.Liveness.Told(m)
+}
+
+// Report implements session.Liveness.
+func (c connections) Report() *agentv1.Liveness {
+	m := c.Liveness.Report()
+	c.pod.sim.Detail("%s says %v", c.pod.name, m)
+	return m
+}
+
+// files are those of the work directory.
+type files struct {
+	mu  sync.Mutex
+	all map[string][]byte
+}
+
+// Read implements identity.Files.
+func (f *files) Read(name string) ([]byte, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	data, there := f.all[name]
+	if !there {
+		return nil, fmt.Errorf("read %s: %w", name, fs.ErrNotExist)
+	}
+	return slices.Clone(data), nil
+}
+
+// Write implements identity.Files.
+func (f *files) Write(name string, data []byte) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.all[name] = slices.Clone(data)
+	return nil
+}

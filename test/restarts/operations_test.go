@@ -1,0 +1,264 @@
+package restarts
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/sonde-mesh/sonde/test/anymesh"
+)
+
+// operation is one kind of event, with its weight among all.
+type operation struct {
+	weight int
+	do     func(s *simulation, ctx context.Context)
+}
+
+var operations = []operation{
+	{14, func(s *simulation, _ context.Context) { s.fail(anymesh.Pick(s.random, 1, 2, 100)) }},
+	{2, func(s *simulation, _ context.Context) { s.heal() }},
+	{3, func(s *simulation, ctx context.Context) {
+		if len(s.replicas) < maxReplicas {
+			s.startReplica(ctx)
+		}
+	}},
+	{3, func(s *simulation, _ context.Context) {
+		if r := s.anyReplica(); r != nil {
+			s.kill(r.name)
+		}
+	}},
+	{4, func(s *simulation, _ context.Context) {
+		if s.leader != nil {
+			s.leader.transport.set(anymesh.Pick(s.random, killAfter, freezeBefore))
+		}
+	}},
+	{3, func(s *simulation, _ context.Context) {
+		if s.leader != nil {
+			s.stopped(s.leader.name)
+		}
+	}},
+	{3, (*simulation).stopBeforeGrant},
+	{3, func(s *simulation, _ context.Context) {
+		if s.leader != nil {
+			s.handOver()
+		}
+	}},
+	{2, func(s *simulation, _ context.Context) { // the whole control plane
+		for _, name := range s.names() {
+			s.kill(name)
+		}
+		s.replacements = time.Now().Add(time.Duration(1+s.random.IntN(6)) * time.Minute)
+	}},
+	{2, func(s *simulation, _ context.Context) {
+		d := time.Duration(s.random.IntN(60)) * time.Second
+		s.Note("the API server is away for %s", d)
+		s.disturb()
+		s.mu.Lock()
+		s.away = time.Now().Add(d)
+		s.mu.Unlock()
+		s.breakWatches()
+	}},
+	{3, func(s *simulation, _ context.Context) {
+		s.Note("all watches break")
+		if s.random.IntN(2) == 0 {
+			s.api.compact()
+		}
+		s.breakWatches()
+	}},
+	{3, func(s *simulation, ctx context.Context) {
+		if p := s.anyPod(); p != nil && p.agent != nil {
+			s.Note("the agent of %s dies", p.name)
+			s.disturb()
+			p.stopAgent()
+			s.wait(ctx, time.Duration(s.random.Int64N(int64(anymesh.Pick(s.random, time.Second, 20*time.Second)))))
+			p.agentAgain(ctx)
+		}
+	}},
+	{3, func(s *simulation, ctx context.Context) {
+		if p := s.anyPod(); p != nil {
+			s.restartSidecar(ctx, p)
+		}
+	}},
+	{3, func(s *simulation, _ context.Context) {
+		if p := s.anyPod(); p != nil {
+			s.Note("the connections of %s break", p.name)
+			s.disturb()
+			s.network.Reset(p.host)
+		}
+	}},
+	{3, func(s *simulation, _ context.Context) { s.restartKubelet() }},
+	{3, func(s *simulation, _ context.Context) { s.rollout() }},
+	{2, func(s *simulation, _ context.Context) {
+		s.setBudget(anymesh.Pick(s.random, s.workloads...), s.random.IntN(4)-1)
+	}},
+	{3, func(s *simulation, _ context.Context) {
+		if p := s.anyPod(); p != nil {
+			s.deletePod(p)
+		}
+	}},
+}
+
+// operate makes one random operation.
+func (s *simulation) operate(ctx context.Context) {
+	i := anymesh.Weighted(s.random, len(operations), func(i int) int { return operations[i].weight })
+	operations[i].do(s, ctx)
+}
+
+func (s *simulation) breakWatches() {
+	for _, r := range s.replicas {
+		r.transport.breakWatches()
+	}
+}
+
+// live returns the pods of a workload that are not deleted.
+func (s *simulation) live(w *workload) []*pod {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(w.pods), func(p *pod) bool { return p.gone || !p.deleted.IsZero() })
+}
+
+// anyPod returns nil if there is none.
+func (s *simulation) anyPod() *pod {
+	all := s.live(anymesh.Pick(s.random, s.workloads...))
+	if len(all) == 0 {
+		return nil
+	}
+	return anymesh.Pick(s.random, all...)
+}
+
+// fail has containers of so many pods of a workload fail.
+func (s *simulation) fail(pods int) {
+	all := s.live(anymesh.Pick(s.random, s.workloads...))
+	s.random.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	unready, heals := s.random.IntN(3) == 0, anymesh.Pick(s.random, 1, 1, 1, 1, 2)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range all[:min(pods, len(all))] {
+		for _, c := range p.containers {
+			if c.broken == nil && s.random.IntN(4) > 0 {
+				c.broken = &fault{unready: unready, heals: heals}
+				s.Note("%s of %s fails, its readiness too: %v, and needs %d restarts", c.name(), p.name, unready, heals)
+			}
+		}
+		p.update()
+	}
+}
+
+// heal has a container pass by itself.
+func (s *simulation) heal() {
+	if p := s.anyPod(); p != nil {
+		s.setFault(p, nil)
+	}
+}
+
+// agentAgain starts another process of an agent that has died, unless the pod is gone.
+func (p *pod) agentAgain(ctx context.Context) {
+	p.sim.mu.Lock()
+	gone := p.gone
+	p.sim.mu.Unlock()
+	if !gone {
+		p.startAgent(ctx)
+	}
+}
+
+// restartSidecar has the agent lose all it knows. It is back before the kubelet's threshold.
+func (s *simulation) restartSidecar(ctx context.Context, p *pod) {
+	s.mu.Lock()
+	down := time.Minute
+	for _, c := range p.containers {
+		run := 0
+		if c.worker.last == failure {
+			run = c.worker.run
+		}
+		spare := int(c.probe.FailureThreshold) - 1 - run
+		down = min(down, time.Duration(spare)*time.Duration(c.probe.PeriodSeconds)*time.Second)
+	}
+	if down <= 0 || p.agent == nil {
+		s.mu.Unlock()
+		return
+	}
+	p.sidecarDown = true
+	s.mu.Unlock()
+	s.Note("the sidecar of %s restarts, and is away for less than %s", p.name, down)
+	s.disturb()
+	p.stopAgent()
+	p.keep(nil)
+	s.wait(ctx, time.Duration(s.random.Int64N(int64(down)))-secondStep)
+	p.agentAgain(ctx)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p.sidecarDown = false
+}
+
+// stopBeforeGrant has the leader stop before it writes the grant of one pod, and others fail meanwhile.
+func (s *simulation) stopBeforeGrant(ctx context.Context) {
+	all := s.live(anymesh.Pick(s.random, s.workloads...))
+	if s.leader == nil || len(all) < 2 {
+		return
+	}
+	s.random.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	s.leader.transport.set(freezeBefore)
+	s.setFault(all[0], &fault{heals: 1})
+	for waited := time.Duration(0); s.leader != nil && waited < 30*time.Second; waited += secondStep {
+		s.wait(ctx, secondStep)
+	}
+	if s.random.IntN(2) == 0 {
+		s.setFault(all[0], nil)
+	}
+	s.setFault(all[1], &fault{heals: 1})
+	s.wait(ctx, time.Duration(s.random.Int64N(int64(time.Minute))))
+	s.setFault(all[0], &fault{heals: 1})
+}
+
+// setFault has all containers of a pod fail that pass, or pass with nil.
+func (s *simulation) setFault(p *pod, f *fault) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.Note("all of %s fails: %v", p.name, f != nil)
+	for _, c := range p.containers {
+		if f == nil || c.broken == nil {
+			c.broken = nil
+			if f != nil {
+				c.broken = new(*f)
+			}
+		}
+	}
+	p.update()
+}
+
+// restartKubelet has the kubelet of a node lose what it has counted.
+func (s *simulation) restartKubelet() {
+	p := s.anyPod()
+	if p == nil {
+		return
+	}
+	s.Note("the kubelet of %s restarts", p.node)
+	for _, w := range s.workloads {
+		for _, q := range s.live(w) {
+			for _, c := range q.containers {
+				if q.node == p.node {
+					signal(c.again)
+				}
+			}
+		}
+	}
+}
+
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default: // it has not heard of the last time
+	}
+}
+
+// rollout gives a workload another template, whose liveness probe may never pass.
+func (s *simulation) rollout() {
+	w := anymesh.Pick(s.random, s.workloads...)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w.template++
+	if s.random.IntN(2) == 0 {
+		w.bad[w.template] = &fault{unready: s.random.IntN(4) == 0}
+	}
+	s.Note("rollout of %s, template %d, bad %v", w.name, w.template, w.bad[w.template] != nil)
+}

@@ -1,0 +1,346 @@
+package restarts
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"google.golang.org/protobuf/proto"
+
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+// workload is a Deployment.
+type workload struct {
+	name     string
+	replicas int
+	probes   []mesh.Probe // of its containers
+	template int
+	bad      map[int]*fault // what is wrong with all pods of a template
+	away     *agentv1.WhenAway
+	pods     []*pod     // also those that have gone
+	budgets  []budgetAt // in their order
+}
+
+// budgetAt is how many pods may be unavailable from then on.
+type budgetAt struct {
+	at   time.Time
+	pods int
+}
+
+// fault is why a liveness probe fails.
+type fault struct {
+	unready bool // readiness fails, too
+	heals   int  // with that many restarts; 0 for never
+}
+
+// pod is a pod, and the kubelet of its node as far as it is concerned. Its fields are guarded by simulation.mu, but those that never change.
+type pod struct {
+	sim                         *simulation
+	of                          *workload
+	name, uid, host, node, hash string
+	template                    int
+	containers                  []*container
+	cancel                      context.CancelFunc
+	tasks                       sync.WaitGroup
+	changed                     chan struct{}
+
+	agent          *agent // nil while it is dead
+	agents         int
+	keeping        sync.Mutex
+	kept           *agentv1.Restarts // guarded by keeping
+	sidecarDown    bool
+	lost           time.Time // since when the agent has no session, zero while it has one
+	ready          bool
+	deleted        time.Time
+	gone           bool
+	available      bool      // as the API server knows: Ready, and not deleted
+	availableSince time.Time // since when that is so, or is not
+}
+
+// container is one with a guarded liveness probe.
+type container struct {
+	pod        *pod
+	probe      mesh.Probe
+	readyAfter time.Duration
+
+	restarts int
+	running  bool
+	started  time.Time
+	broken   *fault
+	checked  bool // since it has started
+	worker   worker
+	again    chan struct{} // the kubelet has restarted
+}
+
+func (c *container) name() string { return c.probe.Container }
+
+func (c *container) failing() bool { return c.fault() != nil }
+
+func (c *container) fault() *fault {
+	if bad := c.pod.of.bad[c.pod.template]; bad != nil {
+		return bad
+	}
+	return c.broken
+}
+
+// ready reports what the readiness probe says.
+func (c *container) ready() bool {
+	f := c.fault()
+	return c.running && time.Since(c.started) >= c.readyAfter && (f == nil || !f.unready)
+}
+
+// proxy is the name of the Dataplane.
+func (p *pod) proxy() string { return p.name + "." + namespace }
+
+func (p *pod) id() mesh.ID { return mesh.MakeID(mesh.DefaultMesh, p.proxy()) }
+
+// keep is a held.Options.Keep.
+func (p *pod) keep(m *agentv1.Restarts) {
+	p.keeping.Lock() // not simulation.mu, with which the kubelet asks
+	defer p.keeping.Unlock()
+	p.kept = proto.CloneOf(m)
+}
+
+func (p *pod) takeKept() *agentv1.Restarts {
+	p.keeping.Lock()
+	defer p.keeping.Unlock()
+	return p.kept
+}
+
+// update finds out whether the pod is Ready. mu is held.
+func (p *pod) update() {
+	ready := true
+	for _, c := range p.containers {
+		ready = ready && c.ready()
+	}
+	if ready != p.ready {
+		p.ready = ready
+		p.sim.Note("%s is Ready: %v", p.name, ready)
+	}
+	p.sim.settle(p)
+	p.statusChanged()
+}
+
+func (p *pod) statusChanged() {
+	select {
+	case p.changed <- struct{}{}:
+	default: // it was not written since the last time
+	}
+}
+
+// writeStatus tells the API server what has changed, as soon as that is there.
+func (p *pod) writeStatus(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.changed:
+		}
+		for ok := false; !ok; ok = !p.sim.apiAway() {
+			if !pause(ctx, 10*time.Millisecond+p.sim.latency(longestAnswer)) {
+				return
+			}
+		}
+		p.sim.mu.Lock()
+		o, available := p.object(), p.ready && p.deleted.IsZero()
+		if available != p.available {
+			p.available, p.availableSince = available, time.Now()
+		}
+		p.sim.mu.Unlock()
+		if _, err := p.sim.api.patch("pods", keyOf(o), encode(o)); err != nil { // it is new
+			p.sim.api.put("pods", o)
+		}
+	}
+}
+
+// object needs mu.
+func (p *pod) object() *corev1.Pod {
+	ready := corev1.ConditionFalse
+	if p.ready {
+		ready = corev1.ConditionTrue
+	}
+	sidecar := corev1.Container{Name: mesh.ContainerSidecar}
+	o := &corev1.Pod{
+		TypeMeta: metav1.TypeMeta{Kind: "Pod", APIVersion: "v1"},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace, Name: p.name, UID: types.UID(p.uid), Annotations: map[string]string{mesh.AnnotationGuardedLiveness: "enabled"},
+			Labels:          map[string]string{"app": p.of.name, "pod-template-hash": p.hash, mesh.LabelMesh: mesh.DefaultMesh},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: p.of.name + "-" + p.hash, Controller: new(true)}},
+		},
+		Spec:   corev1.PodSpec{NodeName: p.node},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}}},
+	}
+	if !p.deleted.IsZero() {
+		o.DeletionTimestamp = new(metav1.NewTime(p.deleted))
+	}
+	var table []mesh.Probe
+	for _, c := range p.containers {
+		table = append(table, c.probe)
+		o.Spec.Containers = append(o.Spec.Containers, corev1.Container{Name: c.name(), Image: "app:1"})
+		o.Status.ContainerStatuses = append(o.Status.ContainerStatuses, corev1.ContainerStatus{Name: c.name(), RestartCount: int32(c.restarts), Ready: c.ready(), ContainerID: fmt.Sprintf("containerd://%s-%d", c.name(), c.restarts)})
+	}
+	sidecar.Env = []corev1.EnvVar{{Name: mesh.EnvProbeTable, Value: string(encode(table))}}
+	o.Spec.Containers = append(o.Spec.Containers, sidecar)
+	return o
+}
+
+// dataplane is that of the pod.
+func (p *pod) dataplane() *mesh.Dataplane {
+	d := &mesh.Dataplane{}
+	d.Mesh, d.Name = mesh.DefaultMesh, p.proxy()
+	d.Identity = mesh.Identity{Instance: p.uid}
+	d.Spec.Networking.Address = p.host
+	d.Spec.Networking.Inbound = []mesh.Inbound{{Port: 8080, Tags: mesh.Tags{mesh.TagService: "web"}}}
+	d.SetDefaults()
+	return d
+}
+
+// startPod starts a pod of the newest template, with its agent.
+func (s *simulation) startPod(ctx context.Context, w *workload) {
+	s.started++
+	hash := fmt.Sprint("t", w.template)
+	p := &pod{
+		sim: s, of: w, name: fmt.Sprintf("%s-%s-%d", w.name, hash, s.started), uid: fmt.Sprint("uid-", s.started), host: fmt.Sprintf("10.1.%d.%d", s.started/250, 1+s.started%250),
+		node: fmt.Sprint("node", s.random.IntN(3)), hash: hash, template: w.template, changed: make(chan struct{}, 1), availableSince: time.Now(),
+	}
+	s.Note("%s is made", p.name)
+	for _, probe := range w.probes {
+		p.containers = append(p.containers, &container{
+			pod: p, probe: probe, readyAfter: time.Duration(s.random.IntN(10)) * time.Second, running: true, started: time.Now(), again: make(chan struct{}, 1),
+		})
+	}
+	ctx, p.cancel = context.WithCancel(ctx)
+	s.mu.Lock()
+	w.pods = append(w.pods, p)
+	s.mu.Unlock()
+	s.tell(func(r *replica) { r.pipeline.Builder.Set(sourceObjects, p.dataplane()) })
+	p.startAgent(ctx)
+	p.tasks.Go(func() { p.writeStatus(ctx) })
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p.update()
+	for _, c := range p.containers {
+		p.tasks.Go(func() { c.probeUntil(ctx) })
+		p.later(ctx, c.readyAfter, p.update)
+	}
+}
+
+// later does something with the lock, unless the pod is gone by then.
+func (p *pod) later(ctx context.Context, after time.Duration, do func()) {
+	p.tasks.Go(func() {
+		if pause(ctx, after) {
+			p.sim.mu.Lock()
+			defer p.sim.mu.Unlock()
+			do()
+		}
+	})
+}
+
+// deletePod deletes a pod, which goes a while later.
+func (s *simulation) deletePod(p *pod) {
+	s.mu.Lock()
+	s.Note("%s is deleted", p.name)
+	p.deleted = time.Now()
+	p.update()
+	s.mu.Unlock()
+}
+
+// endPod takes a pod away.
+func (s *simulation) endPod(p *pod) {
+	p.stopAgent()
+	p.cancel()
+	p.tasks.Wait()
+	s.mu.Lock()
+	p.gone = true
+	if p.available {
+		p.available, p.availableSince = false, time.Now()
+	}
+	s.mu.Unlock()
+	if _, err := s.api.remove("pods", namespace+"/"+p.name); err != nil {
+		s.Detail("%v", err) // its status was never written
+	}
+	s.tell(func(r *replica) { r.pipeline.Builder.Delete(sourceObjects, p.dataplane().Key()) })
+}
+
+// reconcile does what the controller of Deployments does.
+func (s *simulation) reconcile(ctx context.Context) {
+	for _, w := range s.workloads {
+		var live, old, unhealthy []*pod
+		available := 0
+		s.mu.Lock()
+		for _, p := range w.pods {
+			if p.gone || !p.deleted.IsZero() {
+				continue
+			}
+			live = append(live, p)
+			if p.available {
+				available++
+			}
+			switch {
+			case p.template == w.template:
+			case p.available:
+				old = append(old, p)
+			default:
+				unhealthy = append(unhealthy, p)
+			}
+		}
+		var over []*pod
+		for _, p := range w.pods {
+			if !p.gone && !p.deleted.IsZero() && time.Since(p.deleted) > 5*time.Second {
+				over = append(over, p)
+			}
+		}
+		s.mu.Unlock()
+		for _, p := range over {
+			s.endPod(p)
+		}
+		switch {
+		case len(live) < w.replicas, len(old)+len(unhealthy) > 0 && len(live) == w.replicas:
+			s.startPod(ctx, w)
+		case len(unhealthy) > 0: // they go first
+			s.deletePod(unhealthy[0])
+		case len(old) > 0 && available >= w.replicas:
+			s.deletePod(old[0])
+		}
+	}
+}
+
+// putDeployment writes the Deployment of a workload.
+func (s *simulation) putDeployment(w *workload) {
+	s.api.put("deployments", &appsv1.Deployment{
+		TypeMeta: metav1.TypeMeta{Kind: "Deployment", APIVersion: "apps/v1"}, ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: w.name},
+		Spec: appsv1.DeploymentSpec{Replicas: new(int32(w.replicas))},
+	})
+}
+
+// setBudget sets how many pods of a workload may be unavailable, by a PodDisruptionBudget; with -1 there is none.
+func (s *simulation) setBudget(w *workload, pods int) {
+	s.Note("%s: the PodDisruptionBudget says %d", w.name, pods)
+	allowed := pods
+	if pods < 0 {
+		allowed = max(w.replicas/4, 1)
+		if _, err := s.api.remove("poddisruptionbudgets", namespace+"/"+w.name); err != nil {
+			s.Detail("%v", err) // there was none
+		}
+	} else {
+		s.api.put("poddisruptionbudgets", &policyv1.PodDisruptionBudget{
+			TypeMeta: metav1.TypeMeta{Kind: "PodDisruptionBudget", APIVersion: "policy/v1"}, ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: w.name},
+			Spec: policyv1.PodDisruptionBudgetSpec{
+				MaxUnavailable: new(intstr.FromInt32(int32(pods))), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": w.name}},
+			},
+		})
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w.budgets = append(w.budgets, budgetAt{time.Now(), allowed})
+}

@@ -1,0 +1,118 @@
+package restarts
+
+import (
+	"context"
+	"testing/synctest"
+	"time"
+
+	"github.com/sonde-mesh/sonde/restartbudget"
+)
+
+const (
+	// quiet is enough for all that waits for something that is away.
+	quiet = 3 * time.Minute
+	// patience is how long restarts may take when all is well: one after the other, and some after what is in progress has taken its ten minutes.
+	patience = 90 * time.Minute
+)
+
+// rest mends everything but what fails, and checks that all that fails restarts.
+func (s *simulation) rest(ctx context.Context) {
+	s.Note("everything is mended")
+	s.mu.Lock()
+	s.away = time.Time{}
+	s.mu.Unlock()
+	for name := range s.thaws {
+		s.thaws[name] = time.Time{}
+	}
+	s.replacements = time.Time{}
+	for _, r := range s.replicas {
+		r.transport.set(noTrap)
+	}
+	s.step(ctx)
+	for len(s.replicas) < 2 {
+		s.startReplica(ctx)
+	}
+	for _, w := range s.workloads {
+		s.setBudget(w, 1)
+	}
+	s.release()
+	s.wait(ctx, quiet)
+	for _, w := range s.workloads { // pods that were made during the rollout, and before it has ended
+		for _, p := range s.live(w) {
+			s.mu.Lock()
+			for _, c := range p.containers {
+				if c.broken == nil && s.random.IntN(2) == 0 {
+					c.broken = &fault{heals: 1}
+					s.Note("%s of %s fails", c.name(), p.name)
+				} else if c.broken != nil {
+					c.broken.heals = 1
+				}
+			}
+			s.mu.Unlock()
+		}
+	}
+	s.check(ctx)
+}
+
+// release gives workloads another template that wait for one.
+func (s *simulation) release() {
+	for _, w := range s.workloads {
+		if s.waitsForTemplate(w) {
+			s.mu.Lock()
+			w.template++
+			s.Note("%s gets another template", w.name)
+			s.mu.Unlock()
+		}
+	}
+}
+
+// waitsForTemplate reports whether restarts of a workload may be waiting for another template.
+func (s *simulation) waitsForTemplate(w *workload) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := 0
+	for _, g := range s.granted {
+		if p := s.podOf(g.uid); p != nil && p.of == w && p.template == w.template && g.outcome == restartbudget.Unhelpful {
+			n++
+		}
+	}
+	return n >= 2 || w.bad[w.template] != nil
+}
+
+// check waits until all containers pass.
+func (s *simulation) check(ctx context.Context) {
+	until := time.Now().Add(patience)
+	for {
+		failing := s.failing()
+		if len(failing) == 0 {
+			synctest.Wait()
+			return
+		}
+		if time.Now().After(until) {
+			s.Wrong("%q fail and are not restarted", failing)
+			return
+		}
+		if s.Failed() {
+			return
+		}
+		s.release()
+		s.wait(ctx, 10*time.Second)
+	}
+}
+
+// failing returns the containers that fail.
+func (s *simulation) failing() []string {
+	var all []string
+	for _, w := range s.workloads {
+		for _, p := range s.live(w) {
+			s.mu.Lock()
+			for _, c := range p.containers {
+				if c.failing() {
+					all = append(all, c.name()+" of "+p.name)
+				}
+			}
+			s.mu.Unlock()
+		}
+	}
+	return all
+}

@@ -1,0 +1,70 @@
+// Package restarts plays random schedules of guarded liveness (docs/guarded-liveness.md): liveness probes of one, many or all containers fail, while
+// leaders are killed between the object of a grant and the message, are stopped and woken again, or hand over; replicas, agents, sidecars and kubelets start
+// again; the API server or the whole control plane is away; pods are deleted or rolled out, and budgets change. The parts that decide, tell and hold are the
+// real ones, over gRPC and mTLS; the API server, the kubelets and the network are in memory, and time is virtual. No restart may be made without a grant,
+// or beyond the budget, and when all is quiet everything that fails has restarted.
+//
+// What happens is drawn from the seed, and how goroutines take turns is not: a seed may have to be played several times.
+package restarts
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/klog/v2"
+
+	"github.com/sonde-mesh/sonde/test/seeded"
+)
+
+// schedules are played by themselves; more by hand: go test -schedules=1000.
+const schedules = 60
+
+func TestMain(m *testing.M) {
+	debug.SetGCPercent(400)
+	utilruntime.ErrorHandlers = nil                                    // one of them waits by the time of all schedules
+	klog.SetSlogLogger(slog.New(slog.NewTextHandler(io.Discard, nil))) // watches that break are logged by client-go
+	seeded.Setup()
+	goleak.VerifyTestMain(m)
+}
+
+func TestSchedules(t *testing.T) {
+	play := func(t *testing.T, seed uint64) {
+		seeded.Play(t, seed, func(ctx context.Context, j *seeded.Journal) { newSimulation(j, seed, whole).play(ctx) })
+	}
+	if seed, one := seeded.One(); one {
+		play(t, seed)
+		return
+	}
+	seeded.Range(t, 0, seeded.Count(schedules), play)
+}
+
+// TestReservationsAreNeeded plays schedules in which a leader knows nothing of the restarts that those before it have granted. Soon too many are in progress.
+func TestReservationsAreNeeded(t *testing.T) { expect(t, forgetful, tooMany) }
+
+// TestEpochsAreNeeded plays schedules in which no agent knows which of two leaders is the newer one.
+func TestEpochsAreNeeded(t *testing.T) { expect(t, withoutEpochs, tooMany) }
+
+// expect fails unless one of the schedules of a variant goes wrong in that way.
+func expect(t *testing.T, v variant, wrong string) {
+	t.Helper()
+	for seed := range uint64(seeded.Count(schedules)) {
+		var wrongs []string
+		seeded.Play(t, seed, func(ctx context.Context, j *seeded.Journal) {
+			j.Expect()
+			newSimulation(j, seed, v).play(ctx)
+			wrongs = j.Wrongs()
+		})
+		if i := slices.IndexFunc(wrongs, func(text string) bool { return strings.Contains(text, wrong) }); i >= 0 {
+			t.Logf("schedule %d: %s", seed, wrongs[i])
+			return
+		}
+	}
+	t.Errorf("no schedule finds that %s", wrong)
+}

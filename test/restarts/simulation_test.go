@@ -1,0 +1,410 @@
+package restarts
+
+import (
+	"context"
+	"crypto/x509"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/test/anymesh"
+	"github.com/sonde-mesh/sonde/test/seeded"
+	"github.com/sonde-mesh/sonde/test/virtual"
+)
+
+const (
+	maxReplicas = 3
+	// leaseTime is how long a leader that is gone is waited for.
+	leaseTime = 15 * time.Second
+	// secondStep is how often the parts of Kubernetes that are not simulated in more detail do something.
+	secondStep = time.Second
+)
+
+// variant is what is left out, to see that it is needed.
+type variant int
+
+const (
+	whole variant = iota
+	forgetful
+	withoutEpochs
+)
+
+// simulation is one schedule: replicas of a control plane, an API server, and pods.
+type simulation struct {
+	*seeded.Journal
+	random    *rand.Rand
+	variant   variant
+	oldServer bool
+	network   *virtual.Network
+	secrets   *virtual.Secrets
+	api       *apiServer
+	roots     *x509.CertPool
+	workloads []*workload
+	started   int // pods so far
+
+	replicas     map[string]*replica
+	named        int // replicas so far
+	leader       *replica
+	leaderless   time.Time // from when on another one may lead
+	epoch        int64
+	thaws        map[string]time.Time // when replicas are woken that are stopped
+	replacements time.Time            // before which no replica starts
+
+	drawing sync.Mutex
+	draws   *rand.Rand // of what happens in goroutines
+
+	mu      sync.Mutex
+	away    time.Time // until when the API server does not answer
+	ready   []string  // hosts of replicas to which the Service leads
+	trouble time.Time // when something has happened last that may keep agents and leaders from each other
+	itself  []string  // replicas that have stopped since the trap was set
+	dying   []string  // replicas that are to be killed
+	newest  int64     // epoch of a leader
+	granted map[string]*granted
+	made    []*restart
+}
+
+func newSimulation(j *seeded.Journal, seed uint64, v variant) *simulation {
+	s := &simulation{
+		Journal: j, random: rand.New(rand.NewPCG(seed, 53)), draws: rand.New(rand.NewPCG(seed, 59)), variant: v, network: virtual.NewNetwork(),
+		secrets: virtual.NewSecrets(func(string, []byte) {}), replicas: map[string]*replica{}, thaws: map[string]time.Time{}, granted: map[string]*granted{},
+		epoch: 1,
+	}
+	s.api = newAPIServer(s.wroteGrant)
+	s.oldServer = s.random.IntN(3) == 0
+	return s
+}
+
+// latency is mostly short.
+func (s *simulation) latency(longest time.Duration) time.Duration {
+	s.drawing.Lock()
+	defer s.drawing.Unlock()
+	if s.draws.IntN(4) > 0 {
+		longest /= 20
+	}
+	return time.Millisecond + time.Duration(s.draws.Int64N(int64(longest)))
+}
+
+// chance is true once in n.
+func (s *simulation) chance(n int) bool {
+	s.drawing.Lock()
+	defer s.drawing.Unlock()
+	return s.draws.IntN(n) == 0
+}
+
+func (s *simulation) apiAway() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return time.Now().Before(s.away)
+}
+
+// disturb notes that agents and leaders may not hear of each other.
+func (s *simulation) disturb() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.trouble = time.Now()
+}
+
+// calmSince returns for how long all has been well with the control plane. mu is held.
+func (s *simulation) calmSince() time.Duration {
+	if time.Now().Before(s.away) {
+		return 0
+	}
+	return time.Since(s.trouble)
+}
+
+// anyReady returns the host of a replica to which the Service leads, "" if there is none.
+func (s *simulation) anyReady() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.ready) == 0 {
+		return ""
+	}
+	s.drawing.Lock()
+	defer s.drawing.Unlock()
+	return s.ready[s.draws.IntN(len(s.ready))]
+}
+
+func (s *simulation) names() []string { return slices.Sorted(maps.Keys(s.replicas)) }
+
+// anyReplica returns one that is not stopped, nil if there is none.
+func (s *simulation) anyReplica() *replica {
+	names := slices.DeleteFunc(s.names(), func(name string) bool { return s.replicas[name].frozen })
+	if len(names) == 0 {
+		return nil
+	}
+	return s.replicas[anymesh.Pick(s.random, names...)]
+}
+
+func (s *simulation) addresses() map[string]string {
+	all := map[string]string{}
+	for name, r := range s.replicas {
+		all[name] = r.host + peersPort
+	}
+	return all
+}
+
+// tell has all replicas hear of something.
+func (s *simulation) tell(hear func(*replica)) {
+	for _, name := range s.names() {
+		r := s.replicas[name]
+		r.later(func() { hear(r) })
+	}
+}
+
+func (s *simulation) dataplanes() []*mesh.Dataplane {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all []*mesh.Dataplane
+	for _, w := range s.workloads {
+		for _, p := range w.pods {
+			if !p.gone {
+				all = append(all, p.dataplane())
+			}
+		}
+	}
+	return all
+}
+
+func (s *simulation) play(ctx context.Context) {
+	for range 1 + s.random.IntN(2) {
+		s.startReplica(ctx)
+	}
+	for i := range 1 + s.random.IntN(2) {
+		s.addWorkload(ctx, fmt.Sprint("web", i))
+	}
+	s.wait(ctx, 30*time.Second)
+	for range 10 + s.random.IntN(25) {
+		s.operate(ctx)
+		s.wait(ctx, time.Duration(s.random.Int64N(int64(anymesh.Pick(s.random, 10*time.Millisecond, 3*time.Second, 30*time.Second, 2*time.Minute)))))
+		if s.Failed() {
+			break
+		}
+	}
+	if !s.Failed() {
+		s.rest(ctx)
+	}
+	s.end()
+}
+
+func (s *simulation) end() {
+	for _, name := range s.names() {
+		s.replicas[name].end()
+	}
+	for _, w := range s.workloads {
+		for _, p := range w.pods {
+			if !p.gone {
+				p.stopAgent()
+				p.cancel()
+				p.tasks.Wait()
+			}
+		}
+	}
+}
+
+// addWorkload adds a Deployment with all its pods.
+func (s *simulation) addWorkload(ctx context.Context, name string) {
+	w := &workload{name: name, replicas: 1 + s.random.IntN(5), bad: map[int]*fault{}, away: &agentv1.WhenAway{}}
+	for i := range 1 + s.random.IntN(4)/3 {
+		w.probes = append(w.probes, mesh.Probe{
+			Container: fmt.Sprint("app", i), Type: mesh.ProbeLiveness, Guarded: true, HTTPGet: &mesh.HTTPGetProbe{Path: "/alive", Port: int32(8080 + i)},
+			TimeoutSeconds: 1, PeriodSeconds: anymesh.Pick[int32](s.random, 5, 10), FailureThreshold: int32(1 + s.random.IntN(3)),
+		})
+	}
+	switch s.random.IntN(4) {
+	case 0:
+		w.away = &agentv1.WhenAway{Policy: agentv1.WhenAway_SLOTS, After: durationpb.New(30 * time.Second), Turns: uint32(w.replicas), TurnTime: durationpb.New(time.Minute)}
+	case 1:
+		w.away = &agentv1.WhenAway{Policy: agentv1.WhenAway_NATIVE, After: durationpb.New(time.Minute)}
+	}
+	s.Note("%s has %d pods of %d containers, while away %v", name, w.replicas, len(w.probes), w.away)
+	s.workloads = append(s.workloads, w)
+	s.putDeployment(w)
+	s.setBudget(w, s.random.IntN(4)-1)
+	for range w.replicas {
+		s.startPod(ctx, w)
+	}
+}
+
+// wait lets time pass, in which replicas and Kubernetes do what they do.
+func (s *simulation) wait(ctx context.Context, d time.Duration) {
+	for until := time.Now().Add(d); ; {
+		s.step(ctx)
+		left := min(time.Until(until), secondStep)
+		if left <= 0 {
+			return
+		}
+		time.Sleep(left)
+	}
+}
+
+// step does what has become due.
+func (s *simulation) step(ctx context.Context) {
+	s.mu.Lock()
+	dying, itself := s.dying, s.itself
+	s.dying, s.itself = nil, nil
+	s.mu.Unlock()
+	for _, name := range dying {
+		s.kill(name)
+	}
+	for _, name := range itself {
+		s.stopped(name)
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.thaws)) {
+		if time.Now().After(s.thaws[name]) {
+			s.wake(name)
+		}
+	}
+	if !time.Now().Before(s.replacements) && len(s.replicas) == 0 {
+		s.startReplica(ctx)
+	}
+	s.elect(ctx)
+	if s.leader == nil {
+		s.disturb()
+	}
+	if !s.apiAway() {
+		s.reconcile(ctx)
+	}
+}
+
+func (s *simulation) startReplica(ctx context.Context) {
+	s.named++
+	name, host := fmt.Sprint("cp-", s.named), fmt.Sprint("10.0.0.", s.named)
+	ahead := anymesh.Pick(s.random, 0, 0, time.Hour, -time.Hour)
+	s.Note("%s starts, its clock is ahead by %s", name, ahead)
+	s.disturb()
+	r, err := s.newReplica(ctx, name, host, ahead)
+	if err != nil {
+		s.Wrong("%s does not start: %v", name, err)
+		return
+	}
+	if s.roots == nil {
+		s.roots = x509.NewCertPool()
+		s.roots.AppendCertsFromPEM(r.serving.CA())
+	}
+	s.replicas[name] = r
+	s.follow()
+	time.Sleep(longestWatch)
+	s.mu.Lock()
+	s.ready = append(s.ready, host)
+	s.mu.Unlock()
+}
+
+// follow has all replicas hear which there are.
+func (s *simulation) follow() {
+	all := s.addresses()
+	s.tell(func(r *replica) { r.peers.Follow(maps.Clone(all)) })
+}
+
+// unready has the Service lead to a replica no more.
+func (s *simulation) unready(r *replica) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ready = slices.DeleteFunc(s.ready, func(host string) bool { return host == r.host })
+}
+
+// kill kills a replica. If it leads, its Lease ends a while later.
+func (s *simulation) kill(name string) {
+	r := s.replicas[name]
+	if r == nil {
+		return
+	}
+	s.Note("%s is killed", name)
+	s.disturb()
+	delete(s.replicas, name)
+	delete(s.thaws, name)
+	s.unready(r)
+	r.end()
+	if s.leader == r {
+		s.leader, s.leaderless = nil, time.Now().Add(leaseTime)
+	}
+	s.follow()
+}
+
+// diesNow has a replica killed that has written a grant just now.
+func (s *simulation) diesNow(name string) {
+	s.Note("%s dies between the object and the message", name)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.dying = append(s.dying, name)
+}
+
+// frozeItself notes that a replica has stopped that is about to write a grant.
+func (s *simulation) frozeItself(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.itself = append(s.itself, name)
+}
+
+// stopped stops a replica as SIGSTOP does: what it has begun to send goes on when it is woken, and what others send waits. If it leads, its Lease ends.
+func (s *simulation) stopped(name string) {
+	r := s.replicas[name]
+	if r == nil || r.frozen {
+		return
+	}
+	d := time.Duration(5+s.random.IntN(90)) * time.Second
+	s.Note("%s is stopped for %s", name, d)
+	s.disturb()
+	r.frozen = true
+	r.transport.freeze()
+	s.network.Isolate(r.host, true)
+	s.unready(r)
+	s.thaws[name] = time.Now().Add(d)
+	if s.leader == r {
+		s.leader, s.leaderless = nil, time.Now().Add(leaseTime)
+	}
+}
+
+// wake wakes a replica. If its Lease is over, it finds that out soon, and has gone on with what it was about to do.
+func (s *simulation) wake(name string) {
+	r := s.replicas[name]
+	s.Note("%s is woken", name)
+	s.disturb()
+	delete(s.thaws, name)
+	r.frozen = false
+	r.transport.thaw()
+	s.network.Isolate(r.host, false)
+	if r.led != nil {
+		if s.leader == nil && time.Now().Before(s.leaderless) {
+			s.leader = r
+		} else {
+			time.Sleep(s.latency(time.Second))
+			r.endTerm()
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ready = append(s.ready, r.host)
+}
+
+// handOver ends the term of the leader in order.
+func (s *simulation) handOver() {
+	s.Note("%s hands over", s.leader.name)
+	s.leader.endTerm()
+	s.leader, s.leaderless = nil, time.Now()
+}
+
+// elect has a replica lead, once the Lease of the last one is over.
+func (s *simulation) elect(ctx context.Context) {
+	if s.leader != nil || time.Now().Before(s.leaderless) || s.apiAway() {
+		return
+	}
+	r := s.anyReplica()
+	if r == nil || r.led != nil {
+		return
+	}
+	s.disturb()
+	s.epoch = max(s.epoch+1, time.Now().Unix())
+	s.mu.Lock()
+	s.newest = s.epoch
+	s.mu.Unlock()
+	s.leader = r
+	r.lead(ctx, s.epoch)
+}

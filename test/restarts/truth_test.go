@@ -1,0 +1,254 @@
+package restarts
+
+import (
+	"encoding/json"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/api/v1alpha1"
+	"github.com/sonde-mesh/sonde/restartbudget"
+
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+)
+
+// late is how late a leader may know what has happened to pods and budgets, with watches that break and are opened again. Restarts by grants are known
+// at once: they are reserved.
+const late = 25 * time.Second
+
+// lateness is how long it may take until an agent knows that a grant is over, beside its period: it is the leader's write, and a watch.
+const lateness = 15 * time.Second
+
+// granted is what is known of a RestartGrant.
+type granted struct {
+	name, uid, container string
+	restarts             int
+	epoch                int64
+	at, decided          time.Time // a leader that is stopped writes late
+	late                 bool      // there was a later leader when it was made
+	outcome              restartbudget.Outcome
+	refunded             time.Time
+	used                 bool
+}
+
+// restart is one that the kubelet has made since a liveness probe has failed.
+type restart struct {
+	container *container
+	count     int // restart count before
+	at        time.Time
+	grant     *granted // nil if it needed none
+	over      bool     // the pod is Ready, and the container was checked since
+	failed    bool     // its check has failed since
+	unhelpful bool     // it is long known that it has failed since, and never passed
+}
+
+// inProgress as the leader must count it: until it is over, or ten minutes after the grant.
+func (r *restart) inProgress() bool {
+	return r.grant != nil && !r.over && !r.container.pod.gone && time.Since(r.grant.at) < restartbudget.InProgress
+}
+
+// wroteGrant is an apiServer.wrote.
+func (s *simulation) wroteGrant(change string, object []byte) {
+	var o v1alpha1.RestartGrant
+	if err := json.Unmarshal(object, &o); err != nil {
+		panic(err) // it was decoded before
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if g := s.granted[o.Name]; g != nil {
+		g.outcome = restartbudget.Outcome(o.Status.Outcome)
+	}
+	switch g := s.granted[o.Name]; {
+	case change == "DELETED":
+		s.Note("grant %s is deleted", o.Name)
+	case g == nil:
+		g = &granted{name: o.Name, uid: o.Spec.PodUID, container: o.Spec.Container, restarts: int(o.Spec.Restarts), epoch: o.Spec.Epoch, at: time.Now(), decided: o.Spec.Granted.Time, late: o.Spec.Epoch < s.newest}
+		s.granted[o.Name] = g
+		s.Note("grant %s is made, epoch %d", o.Name, g.epoch)
+		s.checkHelps(g)
+	case restartbudget.Outcome(o.Status.Outcome) == restartbudget.Refunded && g.refunded.IsZero():
+		g.refunded = time.Now()
+		s.Note("grant %s is refunded", o.Name)
+	default:
+		s.Note("grant %s is written: %q", o.Name, o.Status.Outcome)
+	}
+}
+
+// settle finds out which restarts of a pod are over. mu is held.
+func (s *simulation) settle(p *pod) {
+	for _, r := range s.made {
+		if r.container.pod != p || r.over {
+			continue
+		}
+		c := r.container
+		if p.ready && c.running && c.checked && c.restarts > r.count {
+			r.over = true
+			s.Note("the restart of %s of %s is over", c.name(), p.name)
+		}
+	}
+	for _, r := range s.made { // it has failed since, with all that has to say so in place
+		c := r.container
+		if c.pod == p && r.grant != nil && c.checked && c.failing() && c.restarts > r.count {
+			r.failed = true
+			r.unhelpful = r.unhelpful || s.calmSince() > time.Minute && time.Since(c.started) > time.Minute
+		}
+	}
+}
+
+// find returns the grant by which a container restarts, nil if there is none. One that the leader could not know the last restart of counts too. mu is held.
+func (s *simulation) find(c *container) *granted {
+	var found *granted
+	for _, g := range s.granted {
+		if g.uid == c.pod.uid && g.container == c.name() && !g.used && g.restarts <= c.restarts && (found == nil || found.at.Before(g.at)) {
+			found = g
+		}
+	}
+	return found
+}
+
+// restarts checks that a container may restart now. mu is held.
+func (s *simulation) restarts(c *container, excused bool) {
+	r := &restart{container: c, count: c.restarts, at: time.Now(), grant: s.find(c)}
+	s.made = append(s.made, r)
+	switch {
+	case r.grant != nil:
+		r.grant.used = true
+		s.Note("%s of %s restarts by grant %s", c.name(), c.pod.name, r.grant.name)
+	case excused:
+		s.Note("%s of %s restarts without a grant", c.name(), c.pod.name)
+		return
+	default:
+		s.Wrong("%s of %s %s", c.name(), c.pod.name, noGrant)
+		return
+	}
+	if r.grant.late && time.Since(r.grant.at) < lateness {
+		s.Note("before the leader could take that back")
+		r.grant = nil // no budget is promised for it, and it is unavailable as any other
+		return
+	}
+	if !r.grant.refunded.IsZero() && time.Since(r.grant.refunded) > lateness {
+		s.Wrong("%s of %s restarts by grant %s, which was refunded %s ago", c.name(), c.pod.name, r.grant.name, time.Since(r.grant.refunded))
+	}
+	s.checkInProgress(r)
+	s.checkUnavailable(r)
+}
+
+// What is wrong.
+const (
+	noGrant    = "restarts without a grant"
+	tooMany    = "restarts are in progress"
+	twoOfAPod  = "restarts beside another container of its pod"
+	tooFewLeft = "pods are unavailable with the one that restarts"
+)
+
+// checkInProgress checks that no more restarts are in progress than the budget has allowed since the first of them was granted. mu is held.
+func (s *simulation) checkInProgress(r *restart) {
+	p, first := r.container.pod, r.grant.decided
+	var others []string
+	counted := map[*container]bool{r.container: true} // the next restart of a container has the place of the one before
+	for _, other := range s.made {
+		if other == r || !other.inProgress() || other.container.pod.of != p.of {
+			continue
+		}
+		if counted[other.container] {
+			continue
+		}
+		counted[other.container] = true
+		if other.container.pod == p {
+			s.Wrong("%s of %s %s, %s", r.container.name(), p.name, twoOfAPod, other.container.name())
+		}
+		others = append(others, other.container.name()+" of "+other.container.pod.name+" by "+other.grant.name)
+		if other.grant.decided.Before(first) {
+			first = other.grant.decided
+		}
+	}
+	if most := p.of.mostSince(first.Add(-late)); len(others)+1 > most {
+		s.Wrong("%d %s of %s, and at most %d may be: %s of %s, and %q", len(others)+1, tooMany, p.of.name, most, r.container.name(), p.name, others)
+	}
+}
+
+// checkUnavailable checks that a pod which was Ready when its restart was granted has fit beside all that was known to be unavailable then, and has stayed
+// so. mu is held.
+func (s *simulation) checkUnavailable(r *restart) {
+	p, known := r.container.pod, r.grant.decided.Add(-late)
+	if !p.available || p.availableSince.After(known) {
+		return
+	}
+	available := 0
+	for _, q := range p.of.pods {
+		reserved := slices.ContainsFunc(s.made, func(other *restart) bool {
+			return other.container.pod == q && other.inProgress() && !other.grant.decided.After(r.grant.decided)
+		})
+		if q != p && !reserved && (q.available || q.availableSince.After(known)) {
+			available++
+		}
+	}
+	if most := p.of.mostSince(known); p.of.replicas-available > most {
+		s.Wrong("%d %s, %s, and at most %d may be", p.of.replicas-available, tooFewLeft, p.name, most)
+	}
+}
+
+// checkHelps checks that pods of a template of which two restarts are long known not to have helped get no other one. mu is held.
+func (s *simulation) checkHelps(g *granted) {
+	p := s.podOf(g.uid)
+	if p == nil || p.of.bad[p.template] == nil {
+		return
+	}
+	n := 0
+	for _, r := range s.made {
+		if r.unhelpful && r.container.pod.of == p.of && r.container.pod.template == p.template && !r.container.pod.gone {
+			n++
+		}
+	}
+	if n >= 2 {
+		s.Wrong("grant %s, and %d restarts of its template have not helped", g.name, n)
+	}
+}
+
+// mostSince returns the largest budget that has held at any time since then.
+func (w *workload) mostSince(t time.Time) int {
+	most := 0
+	for i, b := range w.budgets {
+		if i+1 == len(w.budgets) || w.budgets[i+1].at.After(t) {
+			most = max(most, b.pods)
+		}
+	}
+	return most
+}
+
+// ownTurn reports whether an agent may tell the truth since it has no session. mu is held.
+func (s *simulation) ownTurn(p *pod) bool {
+	return p.of.away.GetPolicy() != agentv1.WhenAway_HOLD && !p.lost.IsZero() && time.Since(p.lost) >= p.of.away.GetAfter().AsDuration()
+}
+
+// whenAway is what a pod's agent is told to do while it has no session.
+func (s *simulation) whenAway(id mesh.ID) *agentv1.WhenAway {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, w := range s.workloads {
+		for i, p := range w.pods {
+			if p.id() == id {
+				away := proto.CloneOf(w.away)
+				if away.GetTurns() > 0 {
+					away.Turn = uint32(i) % away.GetTurns()
+				}
+				return away
+			}
+		}
+	}
+	return nil
+}
+
+// podOf returns nil if the pod is gone. mu is held.
+func (s *simulation) podOf(uid string) *pod {
+	for _, w := range s.workloads {
+		for _, p := range w.pods {
+			if p.uid == uid && !p.gone {
+				return p
+			}
+		}
+	}
+	return nil
+}
