@@ -61,12 +61,13 @@ type simulation struct {
 	draws   *rand.Rand // of what happens in goroutines
 
 	mu      sync.Mutex
-	away    time.Time // until when the API server does not answer
-	ready   []string  // hosts of replicas to which the Service leads
-	trouble time.Time // when something has happened last that may keep agents and leaders from each other
-	itself  []string  // replicas that have stopped since the trap was set
-	dying   []string  // replicas that are to be killed
-	newest  int64     // epoch of a leader
+	away    time.Time               // until when the API server does not answer
+	ready   []string                // hosts of replicas to which the Service leads
+	trouble time.Time               // when something has happened last that may keep agents and leaders from each other
+	itself  []string                // replicas that have stopped since the trap was set
+	dying   []string                // replicas that are to be killed
+	newest  int64                   // epoch of a leader
+	clocks  map[int64]time.Duration // by epoch, how far the clock of the leader is ahead
 	granted map[string]*granted
 	made    []*restart
 }
@@ -74,7 +75,7 @@ type simulation struct {
 func newSimulation(j *seeded.Journal, seed uint64, v variant) *simulation {
 	s := &simulation{
 		Journal: j, random: rand.New(rand.NewPCG(seed, 53)), draws: rand.New(rand.NewPCG(seed, 59)), variant: v, network: virtual.NewNetwork(),
-		secrets: virtual.NewSecrets(func(string, []byte) {}), replicas: map[string]*replica{}, thaws: map[string]time.Time{}, granted: map[string]*granted{},
+		secrets: virtual.NewSecrets(func(string, []byte) {}), replicas: map[string]*replica{}, thaws: map[string]time.Time{}, granted: map[string]*granted{}, clocks: map[int64]time.Duration{},
 		epoch: 1,
 	}
 	s.api = newAPIServer(s.wroteGrant)
@@ -403,7 +404,7 @@ func (s *simulation) elect(ctx context.Context) {
 	s.disturb()
 	s.epoch = max(s.epoch+1, time.Now().Unix())
 	s.mu.Lock()
-	s.newest = s.epoch
+	s.newest, s.clocks[s.epoch] = s.epoch, r.transport.ahead
 	s.mu.Unlock()
 	s.leader = r
 	r.lead(ctx, s.epoch)

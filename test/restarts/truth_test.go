@@ -64,7 +64,7 @@ func (s *simulation) wroteGrant(change string, object []byte) {
 	case change == "DELETED":
 		s.Note("grant %s is deleted", o.Name)
 	case g == nil:
-		g = &granted{name: o.Name, uid: o.Spec.PodUID, container: o.Spec.Container, restarts: int(o.Spec.Restarts), epoch: o.Spec.Epoch, at: time.Now(), decided: o.Spec.Granted.Time, late: o.Spec.Epoch < s.newest}
+		g = &granted{name: o.Name, uid: o.Spec.PodUID, container: o.Spec.Container, restarts: int(o.Spec.Restarts), epoch: o.Spec.Epoch, at: time.Now(), decided: o.Spec.Granted.Time.Add(-s.clocks[o.Spec.Epoch]), late: o.Spec.Epoch < s.newest}
 		s.granted[o.Name] = g
 		s.Note("grant %s is made, epoch %d", o.Name, g.epoch)
 		s.checkHelps(g)
