@@ -52,6 +52,7 @@ type simulation struct {
 	replicas     map[string]*replica
 	named        int // replicas so far
 	leader       *replica
+	holder       *replica  // of the Lease, perhaps of one that is over
 	leaderless   time.Time // from when on another one may lead
 	epoch        int64
 	thaws        map[string]time.Time // when replicas are woken that are stopped
@@ -66,6 +67,7 @@ type simulation struct {
 	trouble time.Time               // when something has happened last that may keep agents and leaders from each other
 	itself  []string                // replicas that have stopped since the trap was set
 	dying   []string                // replicas that are to be killed
+	stops   [][2]time.Time          // from when until when a replica was stopped
 	newest  int64                   // epoch of a leader
 	clocks  map[int64]time.Duration // by epoch, how far the clock of the leader is ahead
 	granted map[string]*granted
@@ -351,6 +353,7 @@ func (s *simulation) stopped(name string) {
 		return
 	}
 	d := time.Duration(5+s.random.IntN(90)) * time.Second
+	r.stoppedAt = time.Now()
 	s.Note("%s is stopped for %s", name, d)
 	s.disturb()
 	r.frozen = true
@@ -373,7 +376,7 @@ func (s *simulation) wake(name string) {
 	r.transport.thaw()
 	s.network.Isolate(r.host, false)
 	if r.led != nil {
-		if s.leader == nil && time.Now().Before(s.leaderless) {
+		if s.holder == r && s.leader == nil && time.Now().Before(s.leaderless) {
 			s.leader = r
 		} else {
 			time.Sleep(s.latency(time.Second))
@@ -382,7 +385,20 @@ func (s *simulation) wake(name string) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.stops = append(s.stops, [2]time.Time{r.stoppedAt, time.Now()})
 	s.ready = append(s.ready, r.host)
+}
+
+// known returns since when what the pods and budgets were like was known to a leader that has decided then. One that was just woken knows what it did
+// before. mu is held.
+func (s *simulation) known(decided time.Time) time.Time {
+	at := decided
+	for _, stop := range s.stops {
+		if decided.After(stop[0]) && decided.Before(stop[1].Add(late)) && stop[0].Before(at) {
+			at = stop[0]
+		}
+	}
+	return at.Add(-late)
 }
 
 // handOver ends the term of the leader in order.
@@ -406,6 +422,6 @@ func (s *simulation) elect(ctx context.Context) {
 	s.mu.Lock()
 	s.newest, s.clocks[s.epoch] = s.epoch, r.transport.ahead
 	s.mu.Unlock()
-	s.leader = r
+	s.leader, s.holder = r, r
 	r.lead(ctx, s.epoch)
 }
