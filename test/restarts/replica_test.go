@@ -62,6 +62,7 @@ type replica struct {
 	stopLeading context.CancelFunc
 	led         chan struct{}
 	frozen      bool
+	stoppedAt   time.Time
 
 	// What it hears is applied in its order, each after a while.
 	mu     sync.Mutex

@@ -89,6 +89,7 @@ func (s *simulation) check(ctx context.Context) {
 			return
 		}
 		if time.Now().After(until) {
+			s.noteDecisions()
 			s.Wrong("%q fail and are not restarted", failing)
 			return
 		}
@@ -97,6 +98,17 @@ func (s *simulation) check(ctx context.Context) {
 		}
 		s.release()
 		s.wait(ctx, 10*time.Second)
+	}
+}
+
+// noteDecisions writes down why the leader does not grant.
+func (s *simulation) noteDecisions() {
+	for _, name := range s.names() {
+		if round := s.replicas[name].restarts.Round(); round != nil {
+			for _, d := range round.Decisions {
+				s.Note("%s decides on %v: %s", name, d.Request.ContainerKey, d)
+			}
+		}
 	}
 }
 

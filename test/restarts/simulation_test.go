@@ -52,6 +52,7 @@ type simulation struct {
 	replicas     map[string]*replica
 	named        int // replicas so far
 	leader       *replica
+	holder       *replica  // of the Lease, perhaps of one that is over
 	leaderless   time.Time // from when on another one may lead
 	epoch        int64
 	thaws        map[string]time.Time // when replicas are woken that are stopped
@@ -61,12 +62,14 @@ type simulation struct {
 	draws   *rand.Rand // of what happens in goroutines
 
 	mu      sync.Mutex
-	away    time.Time // until when the API server does not answer
-	ready   []string  // hosts of replicas to which the Service leads
-	trouble time.Time // when something has happened last that may keep agents and leaders from each other
-	itself  []string  // replicas that have stopped since the trap was set
-	dying   []string  // replicas that are to be killed
-	newest  int64     // epoch of a leader
+	away    time.Time               // until when the API server does not answer
+	ready   []string                // hosts of replicas to which the Service leads
+	trouble time.Time               // when something has happened last that may keep agents and leaders from each other
+	itself  []string                // replicas that have stopped since the trap was set
+	dying   []string                // replicas that are to be killed
+	stops   [][2]time.Time          // from when until when a replica was stopped
+	newest  int64                   // epoch of a leader
+	clocks  map[int64]time.Duration // by epoch, how far the clock of the leader is ahead
 	granted map[string]*granted
 	made    []*restart
 }
@@ -74,7 +77,7 @@ type simulation struct {
 func newSimulation(j *seeded.Journal, seed uint64, v variant) *simulation {
 	s := &simulation{
 		Journal: j, random: rand.New(rand.NewPCG(seed, 53)), draws: rand.New(rand.NewPCG(seed, 59)), variant: v, network: virtual.NewNetwork(),
-		secrets: virtual.NewSecrets(func(string, []byte) {}), replicas: map[string]*replica{}, thaws: map[string]time.Time{}, granted: map[string]*granted{},
+		secrets: virtual.NewSecrets(func(string, []byte) {}), replicas: map[string]*replica{}, thaws: map[string]time.Time{}, granted: map[string]*granted{}, clocks: map[int64]time.Duration{},
 		epoch: 1,
 	}
 	s.api = newAPIServer(s.wroteGrant)
@@ -350,6 +353,7 @@ func (s *simulation) stopped(name string) {
 		return
 	}
 	d := time.Duration(5+s.random.IntN(90)) * time.Second
+	r.stoppedAt = time.Now()
 	s.Note("%s is stopped for %s", name, d)
 	s.disturb()
 	r.frozen = true
@@ -372,7 +376,7 @@ func (s *simulation) wake(name string) {
 	r.transport.thaw()
 	s.network.Isolate(r.host, false)
 	if r.led != nil {
-		if s.leader == nil && time.Now().Before(s.leaderless) {
+		if s.holder == r && s.leader == nil && time.Now().Before(s.leaderless) {
 			s.leader = r
 		} else {
 			time.Sleep(s.latency(time.Second))
@@ -381,7 +385,20 @@ func (s *simulation) wake(name string) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.stops = append(s.stops, [2]time.Time{r.stoppedAt, time.Now()})
 	s.ready = append(s.ready, r.host)
+}
+
+// known returns since when what the pods and budgets were like was known to a leader that has decided then. One that was just woken knows what it did
+// before. mu is held.
+func (s *simulation) known(decided time.Time) time.Time {
+	at := decided
+	for _, stop := range s.stops {
+		if decided.After(stop[0]) && decided.Before(stop[1].Add(late)) && stop[0].Before(at) {
+			at = stop[0]
+		}
+	}
+	return at.Add(-late)
 }
 
 // handOver ends the term of the leader in order.
@@ -403,8 +420,8 @@ func (s *simulation) elect(ctx context.Context) {
 	s.disturb()
 	s.epoch = max(s.epoch+1, time.Now().Unix())
 	s.mu.Lock()
-	s.newest = s.epoch
+	s.newest, s.clocks[s.epoch] = s.epoch, r.transport.ahead
 	s.mu.Unlock()
-	s.leader = r
+	s.leader, s.holder = r, r
 	r.lead(ctx, s.epoch)
 }

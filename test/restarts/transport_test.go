@@ -194,9 +194,9 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 func (t *transport) apply(method string, p path, body []byte) ([]byte, error) {
 	switch {
 	case method == http.MethodPost:
-		return t.server.create(p.resource, shift(p.resource, body, -t.ahead))
+		return t.server.create(p.resource, shift(p.resource, body, t.ahead))
 	case method == http.MethodPatch:
-		return t.server.patch(p.resource, p.key, shift(p.resource, body, -t.ahead))
+		return t.server.patch(p.resource, p.key, shift(p.resource, body, t.ahead))
 	case method == http.MethodDelete:
 		return t.server.remove(p.resource, p.key)
 	}
@@ -285,7 +285,7 @@ func (t *transport) shown(resource string, object []byte) []byte {
 		}
 		object = encode(o)
 	}
-	return shift(resource, object, t.ahead)
+	return shift(resource, object, -t.ahead)
 }
 
 // shift moves the times of a grant, which the clock of the replica says.

@@ -64,7 +64,7 @@ func (s *simulation) wroteGrant(change string, object []byte) {
 	case change == "DELETED":
 		s.Note("grant %s is deleted", o.Name)
 	case g == nil:
-		g = &granted{name: o.Name, uid: o.Spec.PodUID, container: o.Spec.Container, restarts: int(o.Spec.Restarts), epoch: o.Spec.Epoch, at: time.Now(), decided: o.Spec.Granted.Time, late: o.Spec.Epoch < s.newest}
+		g = &granted{name: o.Name, uid: o.Spec.PodUID, container: o.Spec.Container, restarts: int(o.Spec.Restarts), epoch: o.Spec.Epoch, at: time.Now(), decided: o.Spec.Granted.Time.Add(-s.clocks[o.Spec.Epoch]), late: o.Spec.Epoch < s.newest}
 		s.granted[o.Name] = g
 		s.Note("grant %s is made, epoch %d", o.Name, g.epoch)
 		s.checkHelps(g)
@@ -98,10 +98,10 @@ func (s *simulation) settle(p *pod) {
 }
 
 // find returns the grant by which a container restarts, nil if there is none. One that the leader could not know the last restart of counts too. mu is held.
-func (s *simulation) find(c *container) *granted {
+func (s *simulation) find(c *container, excused bool) *granted {
 	var found *granted
 	for _, g := range s.granted {
-		if g.uid == c.pod.uid && g.container == c.name() && !g.used && g.restarts <= c.restarts && (found == nil || found.at.Before(g.at)) {
+		if g.uid == c.pod.uid && g.container == c.name() && !g.used && g.restarts <= c.restarts && (g.refunded.IsZero() || !excused) && (found == nil || found.at.Before(g.at)) {
 			found = g
 		}
 	}
@@ -110,7 +110,7 @@ func (s *simulation) find(c *container) *granted {
 
 // restarts checks that a container may restart now. mu is held.
 func (s *simulation) restarts(c *container, excused bool) {
-	r := &restart{container: c, count: c.restarts, at: time.Now(), grant: s.find(c)}
+	r := &restart{container: c, count: c.restarts, at: time.Now(), grant: s.find(c, excused)}
 	s.made = append(s.made, r)
 	switch {
 	case r.grant != nil:
@@ -164,7 +164,7 @@ func (s *simulation) checkInProgress(r *restart) {
 			first = other.grant.decided
 		}
 	}
-	if most := p.of.mostSince(first.Add(-late)); len(others)+1 > most {
+	if most := p.of.mostSince(s.known(first)); len(others)+1 > most {
 		s.Wrong("%d %s of %s, and at most %d may be: %s of %s, and %q", len(others)+1, tooMany, p.of.name, most, r.container.name(), p.name, others)
 	}
 }
@@ -172,7 +172,7 @@ func (s *simulation) checkInProgress(r *restart) {
 // checkUnavailable checks that a pod which was Ready when its restart was granted has fit beside all that was known to be unavailable then, and has stayed
 // so. mu is held.
 func (s *simulation) checkUnavailable(r *restart) {
-	p, known := r.container.pod, r.grant.decided.Add(-late)
+	p, known := r.container.pod, s.known(r.grant.decided)
 	if !p.available || p.availableSince.After(known) {
 		return
 	}
@@ -241,11 +241,11 @@ func (s *simulation) whenAway(id mesh.ID) *agentv1.WhenAway {
 	return nil
 }
 
-// podOf returns nil if the pod is gone. mu is held.
+// podOf returns the pod, which may be gone. mu is held.
 func (s *simulation) podOf(uid string) *pod {
 	for _, w := range s.workloads {
 		for _, p := range w.pods {
-			if p.uid == uid && !p.gone {
+			if p.uid == uid {
 				return p
 			}
 		}
