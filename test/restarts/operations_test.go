@@ -187,7 +187,7 @@ func (s *simulation) restartSidecar(ctx context.Context, p *pod) {
 	p.agentAgain(ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p.sidecarDown = false
+	p.sidecarDown, p.forgot = false, time.Now()
 }
 
 // stopBeforeGrant has the leader stop before it writes the grant of one pod, and others fail meanwhile.

@@ -59,6 +59,7 @@ type pod struct {
 	keeping        sync.Mutex
 	kept           *agentv1.Restarts // guarded by keeping
 	sidecarDown    bool
+	forgot         time.Time // when its agent has lost what it knew
 	lost           time.Time // since when the agent has no session, zero while it has one
 	ready          bool
 	deleted        time.Time

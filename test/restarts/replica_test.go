@@ -220,6 +220,8 @@ func (r *replica) lead(ctx context.Context, epoch int64) {
 func (r *replica) endTerm() {
 	if r.led != nil {
 		r.stopLeading()
+		r.transport.set(noTrap)
+		r.transport.thaw() // it may just have stopped by itself
 		<-r.led
 		r.led = nil
 	}

@@ -46,7 +46,7 @@ type restart struct {
 
 // inProgress as the leader must count it: until it is over, or ten minutes after the grant.
 func (r *restart) inProgress() bool {
-	return r.grant != nil && !r.over && !r.container.pod.gone && time.Since(r.grant.at) < restartbudget.InProgress
+	return r.grant != nil && !r.over && !r.container.pod.gone && time.Since(r.grant.decided) < restartbudget.InProgress
 }
 
 // wroteGrant is an apiServer.wrote.
@@ -62,6 +62,7 @@ func (s *simulation) wroteGrant(change string, object []byte) {
 	}
 	switch g := s.granted[o.Name]; {
 	case change == "DELETED":
+		delete(s.granted, o.Name) // there may be another one of the name
 		s.Note("grant %s is deleted", o.Name)
 	case g == nil:
 		g = &granted{name: o.Name, uid: o.Spec.PodUID, container: o.Spec.Container, restarts: int(o.Spec.Restarts), epoch: o.Spec.Epoch, at: time.Now(), decided: o.Spec.Granted.Time.Add(-s.clocks[o.Spec.Epoch]), late: o.Spec.Epoch < s.newest}
@@ -108,9 +109,23 @@ func (s *simulation) find(c *container, excused bool) *granted {
 	return found
 }
 
+// findUsed returns the open grant by which a container has restarted if its agent may not know that: the whole sidecar has restarted since, and no leader
+// has seen the restart yet. It has its place in the budget. mu is held.
+func (s *simulation) findUsed(c *container) *granted {
+	for _, r := range s.made {
+		if g := r.grant; r.container == c && g != nil && g.outcome == restartbudget.Open && c.pod.forgot.After(r.at) {
+			return g
+		}
+	}
+	return nil
+}
+
 // restarts checks that a container may restart now. mu is held.
 func (s *simulation) restarts(c *container, excused bool) {
 	r := &restart{container: c, count: c.restarts, at: time.Now(), grant: s.find(c, excused)}
+	if r.grant == nil && !excused {
+		r.grant = s.findUsed(c)
+	}
 	s.made = append(s.made, r)
 	switch {
 	case r.grant != nil:
