@@ -92,11 +92,14 @@ func (l *Liveness) giveBack(name string, c *container) {
 }
 
 // container needs mu.
-func (l *Liveness) container(p mesh.Probe) *container {
-	c := l.containers[p.Container]
+func (l *Liveness) container(p mesh.Probe) *container { return l.containerNamed(p.Container) }
+
+// containerNamed needs mu.
+func (l *Liveness) containerNamed(name string) *container {
+	c := l.containers[name]
 	if c == nil {
 		c = &container{}
-		l.containers[p.Container] = c
+		l.containers[name] = c
 	}
 	return c
 }
@@ -214,6 +217,7 @@ func (l *Liveness) Told(m *agentv1.Restarts) {
 		for _, g := range m.GetGrants() {
 			l.epoch = max(l.epoch, g.GetEpoch())
 		}
+		l.takeUsed(m.GetGrants())
 		for name, c := range l.containers {
 			l.giveBack(name, c)
 		}

@@ -24,16 +24,25 @@ func (l *Liveness) keepUsed() {
 	}
 }
 
-// keep keeps what the control plane has said, without grants that are used up: the agent after this one would use them for another restart.
+// keep keeps what the control plane has said, with the grants that are used up marked: the agent after this one would use them for another restart.
 func (l *Liveness) keep() {
 	l.keeping.Lock()
 	defer l.keeping.Unlock()
 	l.mu.Lock()
 	m := proto.CloneOf(l.told)
-	m.Grants = slices.DeleteFunc(m.GetGrants(), func(g *agentv1.RestartGrant) bool {
+	for _, g := range m.GetGrants() {
 		c := l.containers[g.GetContainer()]
-		return c != nil && (c.spent == g.GetName() || c.grant == g.GetName() && c.left == 0)
-	})
+		g.Used = c != nil && (c.spent == g.GetName() || c.grant == g.GetName() && c.left == 0)
+	}
 	l.mu.Unlock()
 	l.o.Keep(m)
+}
+
+// takeUsed takes which grants an agent before this one has used up. It needs mu.
+func (l *Liveness) takeUsed(grants []*agentv1.RestartGrant) {
+	for _, g := range grants {
+		if g.GetUsed() {
+			l.containerNamed(g.GetContainer()).spent = g.GetName()
+		}
+	}
 }

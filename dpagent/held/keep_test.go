@@ -18,8 +18,15 @@ func TestUsedGrantIsNotKept(t *testing.T) {
 		next.fails("FFF-")
 		last := newPod(t)
 		last.Told(next.kept[len(next.kept)-1])
-		last.fails("--")
+		last.fails("-")
+		last.Told(granted("a", 1)) // the control plane has not seen the restart yet
+		last.fails("-")
+		last.Passed(app)
+		last.reports("+app")
 		last.Told(granted("b", 1))
+		last.reports("+app -b")
+		last.fails("-")
+		last.Told(granted("c", 1))
 		last.fails("F")
 	})
 }

@@ -1892,7 +1892,9 @@ type RestartGrant struct {
 	Name      string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	Container string                 `protobuf:"bytes,2,opt,name=container,proto3" json:"container,omitempty"`
 	// Of the leader that has granted it. An agent takes none with a lower epoch than it has seen.
-	Epoch         int64 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Epoch int64 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// In what an agent keeps for the one after it: it is used up. The control plane may go on to say it until it sees the restart.
+	Used          bool `protobuf:"varint,4,opt,name=used,proto3" json:"used,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1946,6 +1948,13 @@ func (x *RestartGrant) GetEpoch() int64 {
 		return x.Epoch
 	}
 	return 0
+}
+
+func (x *RestartGrant) GetUsed() bool {
+	if x != nil {
+		return x.Used
+	}
+	return false
 }
 
 // WhenAway says what the kubelet is told while the agent has no session.
@@ -3327,11 +3336,12 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\x04HOLD\x10\x00\x12\n" +
 	"\n" +
 	"\x06NATIVE\x10\x01\x12\r\n" +
-	"\tSUSPENDED\x10\x02\"V\n" +
+	"\tSUSPENDED\x10\x02\"j\n" +
 	"\fRestartGrant\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\tcontainer\x18\x02 \x01(\tR\tcontainer\x12\x14\n" +
-	"\x05epoch\x18\x03 \x01(\x03R\x05epoch\"\x81\x02\n" +
+	"\x05epoch\x18\x03 \x01(\x03R\x05epoch\x12\x12\n" +
+	"\x04used\x18\x04 \x01(\bR\x04used\"\x81\x02\n" +
 	"\bWhenAway\x127\n" +
 	"\x06policy\x18\x01 \x01(\x0e2\x1f.sonde.agent.v1.WhenAway.PolicyR\x06policy\x12/\n" +
 	"\x05after\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x05after\x12\x12\n" +
