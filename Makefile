@@ -183,7 +183,7 @@ generate: ## write the code that is generated from api/: protobuf, deep copies, 
 	cd tools && go run ./protogen
 	@generator=$$(cd tools && go tool -n controller-gen); \
 	$$generator object "paths=./api/mesh;./api/v1alpha1"; \
-	$$generator crd "paths=./api/v1alpha1" output:crd:dir=api/crds
+	$$generator crd:allowDangerousTypes=true "paths=./api/v1alpha1" output:crd:dir=api/crds
 	cp api/crds/*.yaml deploy/chart/crds/
 
 .PHONY: golden
