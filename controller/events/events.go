@@ -1,4 +1,4 @@
-// Package events writes events about pods, which `kubectl describe pod` shows.
+// Package events writes events about objects, which `kubectl describe` shows.
 package events
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/cut"
 )
 
-// Reporter is who reports the events.
+// Reporter is who reports the events of the control plane.
 const Reporter = mesh.OwnPrefix + "control-plane"
 
 // maxNote is the longest note in bytes: the API server refuses an event with a longer one.
@@ -29,7 +29,7 @@ const (
 	eventsBurst     = 200
 )
 
-// Event is a warning about one object.
+// Event is one about one object.
 type Event struct {
 	// Kind, Namespace, Name and UID identify the object; APIVersion is that of its kind, such as apps/v1.
 	Kind, APIVersion, Namespace, Name string
@@ -41,6 +41,8 @@ type Event struct {
 	Reason, Action string
 	// Note is human-readable. It is cut at 1,024 bytes.
 	Note string
+	// Normal says that it is no warning.
+	Normal bool
 }
 
 // Recorder writes events. Its methods may be called from any goroutine.
@@ -52,12 +54,17 @@ type Recorder struct {
 	warned      *rate.Limiter
 }
 
-// New returns a Recorder, which Run has to run.
+// New returns a Recorder of the control plane, which Run has to run.
 func New(client eventsv1.EventsV1Interface, log *slog.Logger) *Recorder {
+	return NewAs(Reporter, client, log)
+}
+
+// NewAs returns a Recorder of another program, which Run has to run.
+func NewAs(reporter string, client eventsv1.EventsV1Interface, log *slog.Logger) *Recorder {
 	// The broadcaster with the fallback to core/v1 asks the API server here: one that is away would cost the events for good.
 	b := kevents.NewBroadcaster(&kevents.EventSinkImpl{Interface: client})
 	return &Recorder{
-		broadcaster: b, recorder: b.NewRecorder(scheme.Scheme, Reporter), limit: rate.NewLimiter(eventsPerSecond, eventsBurst), log: log,
+		broadcaster: b, recorder: b.NewRecorder(scheme.Scheme, reporter), limit: rate.NewLimiter(eventsPerSecond, eventsBurst), log: log,
 		warned: rate.NewLimiter(1.0/60, 1),
 	}
 }
@@ -83,5 +90,9 @@ func (r *Recorder) Record(e Event) {
 	about := &corev1.ObjectReference{
 		Kind: e.Kind, APIVersion: e.APIVersion, Namespace: e.Namespace, Name: e.Name, UID: e.UID, FieldPath: e.FieldPath,
 	}
-	r.recorder.Eventf(about, nil, corev1.EventTypeWarning, e.Reason, e.Action, "%s", cut.Marked(e.Note, maxNote))
+	kind := corev1.EventTypeWarning
+	if e.Normal {
+		kind = corev1.EventTypeNormal
+	}
+	r.recorder.Eventf(about, nil, kind, e.Reason, e.Action, "%s", cut.Marked(e.Note, maxNote))
 }
