@@ -47,11 +47,19 @@ func (t *Tracker) Read(at time.Time, leases []Lease) {
 		switch {
 		case !r.renewed.Equal(l.Renewed):
 			r.renew(l.Renewed, at, t.at)
+			r.heard = minTime(at, r.heard.Add(blind))
 		case !r.heard.IsZero():
 			r.heard = r.heard.Add(blind)
 		}
 	}
 	t.nodes, t.at, t.missed = now, at, false
+}
+
+func minTime(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
 }
 
 // renew notes a renewal between two readings. One that seems to be older than the first of them is by a clock that was set back, or has taken

@@ -37,7 +37,8 @@ func TestHeard(t *testing.T) {
 		"a renewal that has taken long":           {[]step{{at: 0, renewed: -5}, {at: 10, renewed: 9}, {at: 20, renewed: 9.5}, {at: 30, renewed: 29}}, 30},
 		"readings that fail are no silence":       {[]step{{at: 0, renewed: -5}, {at: 10, renewed: 9}, {at: 20, failed: true}, {at: 310, renewed: 9}}, 310},
 		"silence after those that failed":         {[]step{{at: 0, renewed: -5}, {at: 10, renewed: 9}, {at: 20, failed: true}, {at: 310, renewed: 9}, {at: 350, renewed: 9}}, 310},
-		"renewed while they failed":               {[]step{{at: 0, renewed: -5}, {at: 10, renewed: 9}, {at: 20, failed: true}, {at: 310, renewed: 300}}, 301},
+		"renewed while they failed":               {[]step{{at: 0, renewed: -5}, {at: 10, renewed: 9}, {at: 20, failed: true}, {at: 310, renewed: 300}}, 310},
+		"renewed shortly before they failed":      {[]step{{at: 0, renewed: -5}, {at: 10, renewed: 9}, {at: 20, failed: true}, {at: 310, renewed: 12}, {at: 320, renewed: 12}}, 310},
 		"never renewed, with those that failed":   {[]step{{at: 0, renewed: -5}, {at: 20, failed: true}, {at: 310, renewed: -5}}, never},
 		"the first ones have failed, then silent": {[]step{{at: 0, failed: true}, {at: 10, renewed: 5}, {at: 20, renewed: 15}, {at: 90, renewed: 15}}, 20},
 	}
