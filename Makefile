@@ -22,7 +22,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: build
-build: ## build bin/sonde-cp, bin/sonde-dp and bin/sondectl
+build: ## build bin/sonde-cp, bin/sonde-dp, bin/sonde-watchdog and bin/sondectl
 	$(BUILD) -o bin/ ./cmd/...
 
 # On Debian and Ubuntu: glibc and certificates come from their packages.

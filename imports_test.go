@@ -27,6 +27,8 @@ var (
 	envoyProtos       = []string{"github.com/envoyproxy", "github.com/cncf/xds"}
 	grpc              = []string{"google.golang.org/grpc"}
 	protobuf          = []string{"google.golang.org/protobuf"}
+	// controlPlane is what makes the mesh: the watchdog is to go on without it.
+	controlPlane = []string{module + "/xds", module + "/generator", module + "/meshview", module + "/agents", module + "/controlplane"}
 	// effects must not be imported by a pure stage. Only its direct imports are checked, since its dependencies are not
 	// pure.
 	effects = []string{"os", "io/fs", "net", "net/http", "log", "log/slog", "crypto/rand", "math/rand", "math/rand/v2"}
@@ -103,34 +105,46 @@ var rules = map[string]rule{
 		forbidden: [][]string{kubernetes, envoyProtos},
 	},
 	"dpagent/redirect":       {own: []string{"api/mesh"}, forbidden: [][]string{kubernetes, envoyProtos, grpc, protobuf}},
-	"controller":             {own: []string{"api/mesh", "api/v1alpha1", "identity/secret", "health/heartbeat", "internal/cut", "internal/podspec", "restartbudget"}, forbidden: [][]string{envoyProtos}},
+	"controller":             {own: []string{"controller/leader", "controller/watch", "controller/events", "api/mesh", "api/v1alpha1", "identity/secret", "health/heartbeat", "internal/cut", "internal/podspec", "restartbudget"}, forbidden: [][]string{envoyProtos}},
 	"controller/secrets":     {own: []string{"api/mesh", "identity", "identity/secret"}, forbidden: [][]string{envoyProtos}},
 	"controller/tokenreview": {own: []string{"api/mesh", "identity", "internal/cut"}, forbidden: [][]string{envoyProtos}},
+	"controller/leader":      {own: []string{"identity/secret"}, forbidden: [][]string{envoyProtos}},
+	"controller/watch":       {forbidden: [][]string{envoyProtos}},
+	"controller/events":      {own: []string{"api/mesh", "internal/cut"}, forbidden: [][]string{envoyProtos}},
 	"api/v1alpha1":           {own: []string{"api/mesh"}, forbidden: [][]string{envoyProtos, kubernetesClients}},
 	"api/crds":               {std: true},
 	"restartbudget":          {std: true, pure: true},
-	"webhook":                {own: []string{"api/mesh", "internal/connlimit", "internal/cut", "internal/podspec"}, forbidden: [][]string{envoyProtos, kubernetesClients}},
-	"health/heartbeat":       {std: true},
-	"internal/localpeer":     {own: []string{"api/mesh"}, forbidden: [][]string{kubernetes, envoyProtos, grpc, protobuf}},
-	"health":                 {own: []string{"health/heartbeat", "internal/connlimit", "internal/cut"}, forbidden: [][]string{kubernetes, envoyProtos}},
-	"internal/connlimit":     {std: true},
-	"internal/cgroup":        {std: true},
-	"internal/reach":         {own: []string{"api/mesh"}, forbidden: [][]string{kubernetes, envoyProtos}},
-	"internal/jsonlog":       {own: []string{"api/mesh", "internal/reach", "internal/connlimit"}, forbidden: [][]string{kubernetes, envoyProtos}},
-	"internal/settings":      {own: []string{"api/mesh"}, forbidden: [][]string{kubernetes, envoyProtos, grpc}},
-	"internal/buildinfo":     {own: []string{"api/mesh"}, forbidden: [][]string{kubernetes, envoyProtos, grpc}},
-	"internal/kubeconfig":    {own: []string{"api/mesh"}, forbidden: [][]string{envoyProtos}},
-	"internal/podspec":       {own: []string{"api/mesh"}, forbidden: [][]string{envoyProtos, kubernetesClients}},
-	"internal/cut":           {std: true},
-	"internal/doctest":       {forbidden: [][]string{kubernetes, envoyProtos, grpc}},
-	"internal/slowtest":      {std: true},
-	"internal/disk":          {std: true},
-	"internal/filelock":      {std: true},
-	"internal/shutdown":      {std: true},
-	"controlplane":           {any: true},
-	"cmd/sonde-cp":           {any: true},
-	"cmd/sonde-dp":           {any: true, forbidden: [][]string{kubernetes, envoyProtos}},
-	"cmd/sondectl":           {any: true},
+	"partition":              {std: true, pure: true},
+	"watchdog": {
+		own: []string{
+			"partition", "api/mesh", "api/v1alpha1", "controller/leader", "controller/watch", "controller/events", "controller/secrets", "health", "health/heartbeat",
+			"internal/buildinfo", "internal/kubeconfig", "internal/localpeer",
+		},
+		forbidden: [][]string{envoyProtos, controlPlane},
+	},
+	"webhook":             {own: []string{"api/mesh", "internal/connlimit", "internal/cut", "internal/podspec"}, forbidden: [][]string{envoyProtos, kubernetesClients}},
+	"health/heartbeat":    {std: true},
+	"internal/localpeer":  {own: []string{"api/mesh"}, forbidden: [][]string{kubernetes, envoyProtos, grpc, protobuf}},
+	"health":              {own: []string{"health/heartbeat", "internal/connlimit", "internal/cut"}, forbidden: [][]string{kubernetes, envoyProtos}},
+	"internal/connlimit":  {std: true},
+	"internal/cgroup":     {std: true},
+	"internal/reach":      {own: []string{"api/mesh"}, forbidden: [][]string{kubernetes, envoyProtos}},
+	"internal/jsonlog":    {own: []string{"api/mesh", "internal/reach", "internal/connlimit"}, forbidden: [][]string{kubernetes, envoyProtos}},
+	"internal/settings":   {own: []string{"api/mesh"}, forbidden: [][]string{kubernetes, envoyProtos, grpc}},
+	"internal/buildinfo":  {own: []string{"api/mesh"}, forbidden: [][]string{kubernetes, envoyProtos, grpc}},
+	"internal/kubeconfig": {own: []string{"api/mesh"}, forbidden: [][]string{envoyProtos}},
+	"internal/podspec":    {own: []string{"api/mesh"}, forbidden: [][]string{envoyProtos, kubernetesClients}},
+	"internal/cut":        {std: true},
+	"internal/doctest":    {forbidden: [][]string{kubernetes, envoyProtos, grpc}},
+	"internal/slowtest":   {std: true},
+	"internal/disk":       {std: true},
+	"internal/filelock":   {std: true},
+	"internal/shutdown":   {std: true},
+	"controlplane":        {any: true},
+	"cmd/sonde-cp":        {any: true},
+	"cmd/sonde-dp":        {any: true, forbidden: [][]string{kubernetes, envoyProtos}},
+	"cmd/sonde-watchdog":  {any: true, forbidden: [][]string{envoyProtos, controlPlane}},
+	"cmd/sondectl":        {any: true},
 }
 
 // listed has the fields of go list that the test needs.
