@@ -20,6 +20,7 @@ func TestReferenceGolden(t *testing.T) {
 		Variable: func(_ *cobra.Command, f *pflag.Flag) string {
 			return settings.Variable(envPrefix, f)
 		},
+		Key: func(*cobra.Command, *pflag.Flag) string { return "" }, // --config is a file of another program
 	})
 	doctest.Golden(t, *update, "../../docs/reference/sonde-watchdog.md", page)
 }
