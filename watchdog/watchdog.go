@@ -165,10 +165,18 @@ func (w *Watchdog) HealthAddress() net.Addr { return w.listener.Addr() }
 // Run runs until ctx ends, and then returns nil. What it has begun to scale has ended then.
 func (w *Watchdog) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	for _, task := range []func(context.Context) error{w.clusters.Run, w.events.Run, w.takePart, w.serve} {
+	for _, task := range []func(context.Context) error{w.clusters.Run, w.events.Run, w.takePart, w.serve, w.watchChecks} {
 		group.Go(func() error { return task(ctx) })
 	}
 	return group.Wait()
+}
+
+// watchChecks runs the checks, so that their metrics and the log are true without callers.
+func (w *Watchdog) watchChecks(ctx context.Context) error {
+	started := make(chan struct{})
+	close(started)
+	w.checks.Watch(ctx, started)
+	return nil
 }
 
 func (w *Watchdog) serve(ctx context.Context) error {
