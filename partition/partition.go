@@ -24,17 +24,20 @@ const (
 // Cause of a verdict that is not Seen.
 type Cause string
 
+// The causes.
 const (
-	// APIServerAway and Throttled are why a reading failed: what tells of the members did not answer, or asked for fewer requests.
+	// APIServerAway is a reading that failed as what tells of the members did not answer.
 	APIServerAway Cause = "api-server-away"
-	Throttled     Cause = "throttled"
+	// Throttled is one that failed as it asks for fewer requests.
+	Throttled Cause = "throttled"
 	// Unreadable is a reading that failed although there was an answer, such as for want of rights.
 	Unreadable Cause = "unreadable"
-	// Unheard: too many members have not been heard since the reader began, so that it cannot say how long they are silent.
+	// Unheard is that too many members have not been heard since the reader began, so that it cannot say how long they are silent.
 	Unheard Cause = "unheard"
-	// OneZone: all silent members are of one zone, and members of another zone are heard. All: they are not.
+	// OneZone is that all silent members are of one zone, and members of another zone are heard.
 	OneZone Cause = "one-zone"
-	All     Cause = "all"
+	// All is any other loss.
+	All Cause = "all"
 )
 
 // Group of members: the whole, or those of one zone.

@@ -157,13 +157,13 @@ func TestSettings(t *testing.T) {
 		change func(*Settings)
 		want   string
 	}{
-		"no silence":        {func(s *Settings) { s.Silence = 0 }, "Silence: 0s: must be more than 0"},
-		"enter 0":           {func(s *Settings) { s.Enter = 0 }, "Enter: 0: must be more than 0 and at most 1"},
-		"enter 1.5":         {func(s *Settings) { s.Enter = 1.5 }, "Enter: 1.5: must be more than 0 and at most 1"},
-		"enter NaN":         {func(s *Settings) { s.Enter = math.NaN() }, "Enter: NaN"},
-		"leave above enter": {func(s *Settings) { s.Leave = 0.7 }, "Leave: 0.7: must be more than 0 and at most Enter, which is 0.6"},
-		"leave 0":           {func(s *Settings) { s.Leave = 0 }, "Leave: 0: must be more than 0"},
-		"not calm":          {func(s *Settings) { s.Calm = 0 }, "Calm: 0: must be at least 1"},
+		"no silence":        {func(s *Settings) { s.Silence = 0 }, "silence: 0s: must be more than 0"},
+		"enter 0":           {func(s *Settings) { s.Enter = 0 }, "enter: 0: must be more than 0 and at most 1"},
+		"enter 1.5":         {func(s *Settings) { s.Enter = 1.5 }, "enter: 1.5: must be more than 0 and at most 1"},
+		"enter NaN":         {func(s *Settings) { s.Enter = math.NaN() }, "enter: NaN"},
+		"leave above enter": {func(s *Settings) { s.Leave = 0.7 }, "leave: 0.7: must be more than 0 and at most enter, which is 0.6"},
+		"leave 0":           {func(s *Settings) { s.Leave = 0 }, "leave: 0: must be more than 0"},
+		"not calm":          {func(s *Settings) { s.Calm = 0 }, "calm: 0: must be at least 1"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

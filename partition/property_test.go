@@ -4,16 +4,16 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"reflect"
+	"strconv"
 	"testing"
 	"time"
-)
 
-// schedules is how many are played, each from its own seed.
-const schedules = 2000
+	"github.com/sonde-mesh/sonde/internal/slowtest"
+)
 
 // TestSchedules plays random readings, and holds each verdict against a slow definition of what it has to be.
 func TestSchedules(t *testing.T) {
-	for seed := range uint64(schedules) {
+	for seed := range uint64(slowtest.Rounds(10_000, 1_000)) {
 		if err := play(rand.New(rand.NewPCG(seed, 29))); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
@@ -36,7 +36,7 @@ func play(r *rand.Rand) error {
 			reading.Failed = []Cause{APIServerAway, Throttled}[r.IntN(2)]
 		}
 		for i := range r.IntN(12) {
-			m := Member{Name: fmt.Sprint(i), Zone: zones[r.IntN(len(zones))]}
+			m := Member{Name: strconv.Itoa(i), Zone: zones[r.IntN(len(zones))]}
 			if r.IntN(10) > 0 {
 				m.Heard = reading.At.Add(-time.Duration(r.Int64N(int64(silence))))
 				if r.Float64() < mood {

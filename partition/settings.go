@@ -35,16 +35,16 @@ func LeaveFor(enter float64) float64 { return enter * 2 / 3 }
 func (s Settings) Validate() error {
 	var errs []error
 	if s.Silence <= 0 {
-		errs = append(errs, fmt.Errorf("Silence: %s: must be more than 0", s.Silence))
+		errs = append(errs, fmt.Errorf("silence: %s: must be more than 0", s.Silence))
 	}
 	if !(s.Enter > 0 && s.Enter <= 1) { // NaN is neither
-		errs = append(errs, fmt.Errorf("Enter: %v: must be more than 0 and at most 1", s.Enter))
+		errs = append(errs, fmt.Errorf("enter: %v: must be more than 0 and at most 1", s.Enter))
 	}
 	if !(s.Leave > 0 && s.Leave <= s.Enter) {
-		errs = append(errs, fmt.Errorf("Leave: %v: must be more than 0 and at most Enter, which is %v", s.Leave, s.Enter))
+		errs = append(errs, fmt.Errorf("leave: %v: must be more than 0 and at most enter, which is %v", s.Leave, s.Enter))
 	}
 	if s.Calm < 1 {
-		errs = append(errs, fmt.Errorf("Calm: %d: must be at least 1", s.Calm))
+		errs = append(errs, fmt.Errorf("calm: %d: must be at least 1", s.Calm))
 	}
 	return errors.Join(errs...)
 }

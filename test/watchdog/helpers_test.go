@@ -72,6 +72,7 @@ func mustCreate[O any](t testing.TB, _ O, err error) {
 // scene is a namespace with dependants, and the nodes of a cluster.
 type scene struct {
 	t      *testing.T
+	health string // the address of the watchdog that was started last
 	client *kubernetes.Clientset
 	// name is that of the namespace, and of the WatchedCluster.
 	name  string
@@ -306,6 +307,7 @@ func (s *scene) start(replica string, change ...func(*watchdog.Options)) (stop f
 	if err != nil {
 		s.t.Fatal(err)
 	}
+	s.health = "http://" + w.HealthAddress().String()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(s.t.Context()))
 	done := make(chan error, 1)
 	go func() { done <- w.Run(ctx) }()
@@ -317,27 +319,10 @@ func (s *scene) start(replica string, change ...func(*watchdog.Options)) (stop f
 	})
 	s.t.Cleanup(stop)
 	poll(s.t, "the readiness of "+replica, func(ctx context.Context) error {
-		_, err := get(ctx, "http://"+w.HealthAddress().String()+"/readyz")
+		_, err := body(ctx, "http://"+w.HealthAddress().String()+"/readyz")
 		return err
 	})
 	return stop
-}
-
-func get(ctx context.Context, url string) (*http.Response, error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return nil, err
-	}
-	r.Close = true
-	response, err := http.DefaultClient.Do(r)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = response.Body.Close() }()
-	if response.StatusCode != http.StatusOK {
-		return nil, errors.New(response.Status)
-	}
-	return response, nil
 }
 
 // proxy is on the way to the API server.
@@ -386,7 +371,7 @@ func newProxy(t *testing.T, host string) *proxy {
 			passed(r)
 		}
 	}))
-	if server.Listener, err = net.Listen("tcp", net.JoinHostPort(host, "0")); err != nil { //nolint:noctx // it is closed by the server
+	if server.Listener, err = net.Listen("tcp", net.JoinHostPort(host, "0")); err != nil {
 		t.Fatal(err)
 	}
 	server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)

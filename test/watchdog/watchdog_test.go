@@ -156,18 +156,7 @@ func TestKubeconfigs(t *testing.T) {
 	good := string(p.kubeconfig(t))
 	probed := func(want string) {
 		t.Helper()
-		poll(t, "the condition Probed with "+want, func(ctx context.Context) error {
-			o, err := s.object(ctx)
-			if err != nil {
-				return err
-			}
-			for _, c := range o.Status.Conditions {
-				if c.Type == "Probed" && strings.Contains(c.Message, want) {
-					return nil
-				}
-			}
-			return fmt.Errorf("the conditions are %+v", o.Status.Conditions)
-		})
+		s.condition("Probed", "False", want)
 	}
 	probed(`"probe": must be a Secret that is there`)
 	s.secret([]byte(good))

@@ -191,7 +191,7 @@ func (c *Cluster) round(ctx context.Context) (after time.Duration, err error) {
 	reading, counts, failed := c.read(ctx, conf)
 	c.o.Probed(time.Since(began))
 	if ctx.Err() != nil {
-		return 0, nil
+		return 0, nil //nolint:nilerr // the end of ctx is how it is meant to end
 	}
 	if failed != nil {
 		after = max(after, c.failed(ctx, conf, failed, &reading))

@@ -10,21 +10,15 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/sonde-mesh/sonde/internal/slowtest"
 	"github.com/sonde-mesh/sonde/partition"
 	"github.com/sonde-mesh/sonde/watchdog/scale"
 )
 
-// schedules is how many are played, each from its own seed; a short run plays a tenth.
-const schedules = 10_000
-
 // TestSchedules plays cuts, outages, wrong and changing clocks, flapping, nodes that come and go, and leaders that are stopped, killed, or cut off while
 // the next one leads already. No dependant is scaled down while enough nodes are well, and all are back once all is well.
 func TestSchedules(t *testing.T) {
-	n := uint64(schedules)
-	if testing.Short() {
-		n /= 10
-	}
-	for seed := range n {
+	for seed := range uint64(slowtest.Rounds(10_000, 500)) {
 		synctest.Test(t, func(t *testing.T) {
 			s := &schedule{world: newWorld(2), r: rand.New(rand.NewPCG(seed, 29)), want: map[string]int32{"kcm": 2, "mcm": 1, "ca": 1}}
 			s.play(t)
@@ -54,7 +48,7 @@ type leading struct{ cut, stop func() }
 func (s *schedule) play(t *testing.T) {
 	t.Helper()
 	for i := range 2 + s.r.IntN(6) {
-		s.world.add(fmt.Sprint("m", i), time.Duration(s.r.Int64N(int64(renewEvery)))).skew = s.clock()
+		s.add(fmt.Sprint("m", i), time.Duration(s.r.Int64N(int64(renewEvery)))).skew = s.clock()
 	}
 	s.readLeases = s.witness
 	s.lowered = func(name string) {
@@ -130,7 +124,7 @@ func (s *schedule) happen(ctx context.Context) {
 				delete(s.nodes, names[s.r.IntN(len(names))])
 				return
 			}
-			s.world.add(fmt.Sprint("x", s.r.IntN(1000)), time.Duration(s.r.Int64N(int64(renewEvery))))
+			s.add(fmt.Sprint("x", s.r.IntN(1000)), time.Duration(s.r.Int64N(int64(renewEvery))))
 		})
 	case 9: // stopped, and followed at once
 		s.lead.stop()

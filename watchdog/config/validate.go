@@ -17,14 +17,14 @@ import (
 
 // form is how the fields of a spec are called where it was written.
 type form struct {
-	secret, settings, dependants string
+	kubeconfig, settings, dependants string
 	// mustHaveSecret says that there is no other way to reach the cluster.
 	mustHaveSecret bool
 }
 
 var (
-	ofObject = form{secret: "spec.kubeconfigSecretName", settings: "spec.settings.", dependants: "spec.dependants"}
-	ofFile   = form{secret: "kubeConfigSecretName", settings: "", dependants: "dependentResourceInfos", mustHaveSecret: true}
+	ofObject = form{kubeconfig: "spec.kubeconfigSecretName", settings: "spec.settings.", dependants: "spec.dependants"}
+	ofFile   = form{kubeconfig: "kubeConfigSecretName", settings: "", dependants: "dependentResourceInfos", mustHaveSecret: true}
 )
 
 // Limits of a spec. Those of numbers are what the CustomResourceDefinition has, too.
@@ -66,14 +66,14 @@ func (v *validator) reach(spec *v1alpha1.WatchedClusterSpec) {
 	name := spec.KubeconfigSecretName
 	switch {
 	case spec.Local && name != "" && !v.mustHaveSecret:
-		v.refuse(v.secret, name, "must not be given with local: true")
+		v.refuse(v.kubeconfig, name, "must not be given with local: true")
 	case spec.Local: // of a file, the flag for the local cluster replaces it
 	case name == "" && v.mustHaveSecret:
-		v.refuse(v.secret, "", "is required: the name of the Secret with the kubeconfig")
+		v.refuse(v.kubeconfig, "", "is required: the name of the Secret with the kubeconfig")
 	case name == "":
-		v.refuse(v.secret, "", "is required without local: true")
+		v.refuse(v.kubeconfig, "", "is required without local: true")
 	default:
-		v.name(v.secret, name)
+		v.name(v.kubeconfig, name)
 	}
 }
 

@@ -105,8 +105,8 @@ func lease(node string, renewed *metav1.MicroTime) coordinationv1.Lease {
 	return coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: node}, Spec: coordinationv1.LeaseSpec{RenewTime: renewed}}
 }
 
-func TestReads(t *testing.T) {
-	renewed := metav1.NewMicroTime(time.Now().Truncate(time.Microsecond))
+// full returns a server with more nodes and leases than a page has, and some that do not count.
+func full(renewed metav1.MicroTime) *apiServer {
 	s := &apiServer{leases: []coordinationv1.Lease{lease("a", &renewed), lease("new", nil)}}
 	for i := range 2*pageSize + 1 {
 		s.leases = append(s.leases, lease(fmt.Sprint("n", i), &renewed))
@@ -114,13 +114,15 @@ func TestReads(t *testing.T) {
 	}
 	now := metav1.Now()
 	s.nodes = append(s.nodes, corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "deleted", DeletionTimestamp: &now}}, corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}})
-	for _, taint := range append(goingTaints, "node.kubernetes.io/unschedulable") {
+	for _, taint := range append(slices.Clone(goingTaints), "node.kubernetes.io/unschedulable") {
 		s.nodes = append(s.nodes, corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "t"}, Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: taint}}}})
 	}
-	p := s.start(t)
-	if err := p.APIServer(t.Context()); err != nil {
-		t.Error(err)
-	}
+	return s
+}
+
+func TestLeases(t *testing.T) {
+	renewed := metav1.NewMicroTime(time.Now().Truncate(time.Microsecond))
+	p := full(renewed).start(t)
 	before := time.Now()
 	at, leases, err := p.Leases(t.Context())
 	if err != nil || len(leases) != 2*pageSize+2 || leases[0].Node != "a" || !leases[0].Renewed.Equal(renewed.Time) {
@@ -129,18 +131,32 @@ func TestReads(t *testing.T) {
 	if at.Before(before) || at.After(time.Now()) {
 		t.Errorf("read at %s, it is %s", at, time.Now())
 	}
+}
+
+func TestNodes(t *testing.T) {
+	p := full(metav1.NowMicro()).start(t)
 	zones, err := p.Nodes(t.Context())
-	_, deleted := zones["deleted"]
-	if err != nil || len(zones) != 2*pageSize+3 || zones["n7"] != "z" || zones["a"] != "" || deleted {
-		t.Errorf("%d nodes, %q in %q, deleted %t, %v; want all that are not being deleted", len(zones), "n7", zones["n7"], deleted, err)
+	if _, deleted := zones["deleted"]; err != nil || deleted || len(zones) != 2*pageSize+3 || zones["n7"] != "z" || zones["a"] != "" {
+		t.Errorf("%d nodes, n7 in %q, deleted %t, %v; want all that are not being deleted", len(zones), zones["n7"], deleted, err)
 	}
 	going, err := p.Going(t.Context())
 	if err != nil || len(going) != len(goingTaints) {
 		t.Errorf("%q go, %v; want those with the taints of the autoscalers", going, err)
 	}
+}
+
+// Requests ask for what etcd has, on connections that end.
+func TestRequests(t *testing.T) {
+	s := full(metav1.NowMicro())
+	p := s.start(t)
+	_, _, leases := p.Leases(t.Context())
+	_, nodes := p.Nodes(t.Context())
+	if err := errors.Join(p.APIServer(t.Context()), leases, nodes); err != nil || len(s.requests) != 7 {
+		t.Errorf("%d requests, %v, want 1 and two lists of 3 pages", len(s.requests), err)
+	}
 	for _, r := range s.requests {
-		if r.URL.Query().Has("resourceVersion") || !r.Close && r.ProtoMajor == 1 || r.Header.Get("Authorization") != "Bearer abc" {
-			t.Errorf("%s: closes %t, authorization %q: want what etcd has, on a connection that ends", r.URL, r.Close, r.Header.Get("Authorization"))
+		if r.URL.Query().Has("resourceVersion") || !r.Close || r.Header.Get("Authorization") != "Bearer abc" {
+			t.Errorf("%s: closes %t, authorization %q", r.URL, r.Close, r.Header.Get("Authorization"))
 		}
 	}
 }
@@ -166,7 +182,7 @@ func TestErrors(t *testing.T) {
 		"nodes throttled":         {"/nodes", status(http.StatusTooManyRequests, "3"), partition.Throttled, 3 * time.Second},
 		"a page has gone":         {"/nodes", status(http.StatusGone, ""), partition.Unreadable, 0},
 		"no answer": {"/version", func(w http.ResponseWriter) {
-			c, _, _ := w.(http.Hijacker).Hijack() //nolint:errcheck,forcetypeassert // of HTTP/1.1
+			c, _, _ := w.(http.Hijacker).Hijack() //nolint:forcetypeassert // of HTTP/1.1
 			_ = c.Close()
 		}, partition.APIServerAway, 0},
 	}
@@ -198,7 +214,7 @@ func TestLaterPageFails(t *testing.T) {
 	renewed := metav1.NowMicro()
 	s := &apiServer{}
 	for i := range pageSize + 1 {
-		s.leases = append(s.leases, lease(fmt.Sprint(i), &renewed))
+		s.leases = append(s.leases, lease(strconv.Itoa(i), &renewed))
 	}
 	n := 0
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

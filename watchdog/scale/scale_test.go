@@ -3,6 +3,7 @@ package scale
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -117,11 +118,7 @@ func TestOne(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for _, dryRun := range []bool{true, false} {
 				w := newWorld(map[string]int32{"kcm": tc.replicas})
-				w.operator("kcm", func(o *Object) {
-					for key, value := range tc.annotations {
-						o.Annotations[key] = value
-					}
-				})
+				w.operator("kcm", func(o *Object) { maps.Copy(o.Annotations, tc.annotations) })
 				before := w.described("kcm")
 				s := w.scaler()
 				s.DryRun = dryRun

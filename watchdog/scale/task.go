@@ -96,20 +96,30 @@ func (t *task) plan(o Object) *action {
 		return nil
 	}
 	if t.direction == Up {
-		switch {
-		case protected && o.Replicas == 0:
-			return &action{delayed: true, do: t.raise}
-		case protected || has: // another client has set its replicas, or has made them its own by removing the annotation
-			return &action{do: t.keep}
-		}
-		return nil
+		return t.planUp(o, protected, has)
 	}
+	return t.planDown(o, protected, step.State)
+}
+
+// planUp is plan on the way up. has says that there is a step.
+func (t *task) planUp(o Object, protected, has bool) *action {
 	switch {
-	case has && step.State == Kept:
+	case protected && o.Replicas == 0:
+		return &action{delayed: true, do: t.raise}
+	case protected || has: // another client has set its replicas, or has made them its own by removing the annotation
+		return &action{do: t.keep}
+	}
+	return nil
+}
+
+// planDown is plan on the way down. state is that of the step, "" without one.
+func (t *task) planDown(o Object, protected bool, state string) *action {
+	switch {
+	case state == Kept:
 		return nil
-	case has && step.State == Lowered && o.Replicas > 0:
+	case state == Lowered && o.Replicas > 0:
 		return &action{do: t.leave}
-	case has && step.State == Lowering && o.Replicas == 0 && protected: // the leader before this one has not come to write that it is done
+	case state == Lowering && o.Replicas == 0 && protected: // the leader before this one has not come to write that it is done
 		return &action{do: t.lowered}
 	case o.Replicas > 0:
 		return &action{delayed: true, do: t.lower}

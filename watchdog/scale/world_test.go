@@ -159,7 +159,7 @@ func (w *world) described(name string) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	o := w.objects[name]
-	parts := []string{fmt.Sprint(o.Replicas)}
+	parts := []string{strconv.Itoa(int(o.Replicas))}
 	for _, key := range slices.Sorted(maps.Keys(o.Annotations)) {
 		_, short, _ := strings.Cut(key, "/")
 		parts = append(parts, short+"="+o.Annotations[key])
