@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,12 +19,19 @@ import (
 // TestSchedules plays cuts, outages, wrong and changing clocks, flapping, nodes that come and go, and leaders that are stopped, killed, or cut off while
 // the next one leads already. No dependant is scaled down while enough nodes are well, and all are back once all is well.
 func TestSchedules(t *testing.T) {
-	for seed := range uint64(slowtest.Rounds(10_000, 500)) {
-		synctest.Test(t, func(t *testing.T) {
-			s := &schedule{world: newWorld(2), r: rand.New(rand.NewPCG(seed, 29)), want: map[string]int32{"kcm": 2, "mcm": 1, "ca": 1}}
-			s.play(t)
-			if t.Failed() {
-				t.Fatalf("seed %d: actions %q", seed, s.actions)
+	const parts = 4
+	for part := range uint64(parts) {
+		t.Run(strconv.FormatUint(part, 10), func(t *testing.T) {
+			t.Parallel()
+			for i := range uint64(slowtest.Rounds(10_000, 500) / parts) {
+				seed := i*parts + part
+				synctest.Test(t, func(t *testing.T) {
+					s := &schedule{world: newWorld(2), r: rand.New(rand.NewPCG(seed, 29)), want: map[string]int32{"kcm": 2, "mcm": 1, "ca": 1}}
+					s.play(t)
+					if t.Failed() {
+						t.Fatalf("seed %d: actions %q", seed, s.actions)
+					}
+				})
 			}
 		})
 	}
