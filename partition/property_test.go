@@ -13,7 +13,7 @@ import (
 
 // TestSchedules plays random readings, and holds each verdict against a slow definition of what it has to be.
 func TestSchedules(t *testing.T) {
-	for seed := range uint64(slowtest.Rounds(10_000, 1_000)) {
+	for seed := range uint64(slowtest.Rounds(3_000, 500)) {
 		if err := play(rand.New(rand.NewPCG(seed, 29))); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}

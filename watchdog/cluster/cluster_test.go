@@ -340,7 +340,7 @@ func TestEvents(t *testing.T) {
 		after(2 * time.Minute)
 		w.cut(false)
 		after(3 * time.Minute)
-		want := "NodesUnknown NodesSeen NodesLost ScaledDown ScaledDown ScaledDown NodesSeen ScaledUp ScaledUp ScaledUp"
+		want := "NodesLost ScaledDown ScaledDown ScaledDown NodesSeen ScaledUp ScaledUp ScaledUp"
 		if got := strings.Join(w.told, " "); got != want {
 			t.Errorf("events are %s, want %s", got, want)
 		}

@@ -22,6 +22,9 @@ func (c *Cluster) tell(ctx context.Context, before, now partition.Status) {
 	}
 	c.o.Logger.InfoContext(ctx, "verdict has changed", "verdict", string(now.Verdict), "cause", string(now.Cause), "before", string(before.Verdict),
 		"nodes", now.Members, "silent", now.Silent, "unheard", now.Unheard)
+	if before.Verdict == "" && now.Cause == partition.Unheard || before.Cause == partition.Unheard && now.Verdict == partition.Seen {
+		return // a leader that begins
+	}
 	e := Event{Action: "Probe"}
 	switch now.Verdict {
 	case partition.Lost:

@@ -14,8 +14,12 @@ import (
 	"github.com/sonde-mesh/sonde/partition"
 )
 
-// pageSize is how many objects an answer has.
-const pageSize = 500
+const (
+	// pageSize is how many objects an answer has.
+	pageSize = 500
+	// maxAnswer is how many bytes an answer may have: what is watched must not fill the memory of who watches.
+	maxAnswer = 128 << 20
+)
 
 // Error is why a probe has failed.
 type Error struct {
@@ -69,11 +73,23 @@ func New(config *rest.Config) (*Probe, error) {
 		return nil, &Error{Cause: partition.Unreadable, Err: fmt.Errorf("make client: %w", err)}
 	}
 	t := &http.Transport{TLSClientConfig: tls, DisableKeepAlives: true, DialContext: config.Dial, TLSHandshakeTimeout: config.Timeout}
-	wrapped, err := rest.HTTPWrappersForConfig(config, t)
+	wrapped, err := rest.HTTPWrappersForConfig(config, limited{t})
 	if err != nil {
 		return nil, &Error{Cause: partition.Unreadable, Err: fmt.Errorf("make client: %w", err)}
 	}
 	return &Probe{config: config, transport: t, client: &http.Client{Transport: wrapped}}, nil
+}
+
+// limited limits the size of answers.
+type limited struct{ http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper.
+func (l limited) RoundTrip(r *http.Request) (*http.Response, error) {
+	answer, err := l.RoundTripper.RoundTrip(r)
+	if err == nil {
+		answer.Body = http.MaxBytesReader(nil, answer.Body, maxAnswer)
+	}
+	return answer, err
 }
 
 // Close ends what a probe has left.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -232,5 +233,22 @@ func TestLaterPageFails(t *testing.T) {
 	defer p.Close()
 	if _, all, err := p.Leases(t.Context()); err == nil || all != nil {
 		t.Errorf("%d leases, %v, want an error", len(all), err)
+	}
+}
+
+// zeros are as many as are read.
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { return len(p), nil }
+
+// An answer without an end is an error.
+func TestAnswerIsLimited(t *testing.T) {
+	s := &apiServer{refuse: map[string]func(http.ResponseWriter){"/leases": func(w http.ResponseWriter) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.CopyN(w, zeros{}, 2*maxAnswer) // until the reader has gone
+	}}}
+	_, _, err := s.start(t).Leases(t.Context())
+	if e, is := errors.AsType[*Error](err); !is || e.Cause != partition.APIServerAway || !strings.Contains(err.Error(), "too large") {
+		t.Errorf("Leases() = %v, want that the answer is too large", err)
 	}
 }
