@@ -22,7 +22,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: build
-build: ## build bin/sonde-cp, bin/sonde-dp and bin/sondectl
+build: ## build bin/sonde-cp, bin/sonde-dp, bin/sonde-watchdog and bin/sondectl
 	$(BUILD) -o bin/ ./cmd/...
 
 # On Debian and Ubuntu: glibc and certificates come from their packages.
@@ -186,7 +186,7 @@ generate: ## write the code that is generated from api/: protobuf, deep copies, 
 	cd tools && go run ./protogen
 	@generator=$$(cd tools && go tool -n controller-gen); \
 	$$generator object "paths=./api/mesh;./api/v1alpha1"; \
-	$$generator crd "paths=./api/v1alpha1" output:crd:dir=api/crds
+	$$generator crd:allowDangerousTypes=true "paths=./api/v1alpha1" output:crd:dir=api/crds
 	cp api/crds/*.yaml deploy/chart/crds/
 
 .PHONY: golden

@@ -45,17 +45,20 @@ func metricsPage(all []metric) string {
 	var page strings.Builder
 	write := func(format string, args ...any) { _, _ = fmt.Fprintf(&page, format, args...) } // never fails
 	write("# Metrics\n\n<!-- Written by make golden from the source. -->\n\n" +
-		"Both programs serve `/metrics` in the text format of Prometheus: `sonde-cp` on its health port, 5680, and `sonde-dp` on `--admin-addr`. " +
+		"The programs serve `/metrics` in the text format of Prometheus: `sonde-cp` on its health port, 5680, `sonde-dp` on `--admin-addr`, and `sonde-watchdog` on `--health-addr`. " +
 		"`sonde-dp` has Envoy's statistics there as well, those that were used since Envoy started, with Envoy's names (`envoy_…`, " +
 		"[Envoy's documentation](https://www.envoyproxy.io/docs/envoy/latest/configuration/upstream/cluster_manager/cluster_stats)); " +
-		"`sonde-cp` has Go's (`go_…`, `process_…`).\n")
+		"`sonde-cp` and `sonde-watchdog` have Go's (`go_…`, `process_…`).\n")
 	for _, program := range []struct {
 		title string
 		has   func(directory string) bool
 	}{
-		{"`sonde-cp`, the control plane", func(d string) bool { return !strings.HasPrefix(d, "dpagent") }},
+		{"`sonde-cp`, the control plane", func(d string) bool { return !strings.HasPrefix(d, "dpagent") && !strings.HasPrefix(d, "watchdog") }},
 		{"`sonde-dp`, the agent", func(d string) bool {
 			return strings.HasPrefix(d, "dpagent") || d == "health" || d == "internal/buildinfo"
+		}},
+		{"`sonde-watchdog`", func(d string) bool {
+			return strings.HasPrefix(d, "watchdog") || d == "health" || d == "internal/buildinfo"
 		}},
 	} {
 		write("\n## %s\n\n| name | type | labels | meaning |\n|---|---|---|---|\n", program.title)

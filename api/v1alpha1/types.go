@@ -14,7 +14,7 @@ var GroupVersion = schema.GroupVersion{Group: mesh.Group, Version: mesh.Version}
 // AddToScheme registers the objects with a scheme.
 func AddToScheme(s *runtime.Scheme) error {
 	s.AddKnownTypes(GroupVersion, &Mesh{}, &MeshList{}, &Dataplane{}, &DataplaneList{}, &RestartGrant{}, &RestartGrantList{},
-		&RestartBudget{}, &RestartBudgetList{})
+		&RestartBudget{}, &RestartBudgetList{}, &WatchedCluster{}, &WatchedClusterList{})
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/sonde-mesh/sonde/cmd/sondectl/migration"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/watched"
 	"github.com/sonde-mesh/sonde/internal/buildinfo"
 	"github.com/sonde-mesh/sonde/internal/settings"
 )
@@ -43,6 +44,9 @@ Change something:
 
 Keep new traffic from pods, with your rights in the cluster:
   sondectl drain node/worker-3                      until sondectl undrain node/worker-3
+
+Look at clusters whose nodes sonde-watchdog watches, with your rights in the cluster:
+  sondectl watchdog status -A                       which are seen, and what is scaled down
 
 Commands that call the control plane need two files of its state directory: serving-ca.crt, with which sondectl verifies the
 control plane, and admin-token, which authorises you:
@@ -88,7 +92,7 @@ func (c *cli) root() *cobra.Command {
 		SilenceUsage:  true,
 	}
 	c.addConnectionFlags(root.PersistentFlags())
-	root.AddCommand(c.get(), c.inspect(), c.validate(), c.generate(), c.inject(), c.probes(), migration.Command(&c.out), c.drain(), c.undrain(), c.rotate(), c.health(), c.why(), c.restarts(), c.config())
+	root.AddCommand(c.get(), c.inspect(), c.validate(), c.generate(), c.inject(), c.probes(), migration.Command(&c.out), watched.Command(&c.out), c.drain(), c.undrain(), c.rotate(), c.health(), c.why(), c.restarts(), c.config())
 	buildinfo.Add(root)
 	settings.Must(root.RegisterFlagCompletionFunc(flagContext, c.completeContexts))
 	settings.Install(root, settings.Options{

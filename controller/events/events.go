@@ -1,4 +1,4 @@
-// Package events writes events about pods, which `kubectl describe pod` shows.
+// Package events writes events about objects, which `kubectl describe` shows.
 package events
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/cut"
 )
 
-// Reporter is who reports the events.
+// Reporter is who reports the events of the control plane.
 const Reporter = mesh.OwnPrefix + "control-plane"
 
 // maxNote is the longest note in bytes: the API server refuses an event with a longer one.
@@ -54,12 +54,17 @@ type Recorder struct {
 	warned      *rate.Limiter
 }
 
-// New returns a Recorder, which Run has to run.
+// New returns a Recorder of the control plane, which Run has to run.
 func New(client eventsv1.EventsV1Interface, log *slog.Logger) *Recorder {
+	return NewAs(Reporter, client, log)
+}
+
+// NewAs returns a Recorder of another program, which Run has to run.
+func NewAs(reporter string, client eventsv1.EventsV1Interface, log *slog.Logger) *Recorder {
 	// The broadcaster with the fallback to core/v1 asks the API server here: one that is away would cost the events for good.
 	b := kevents.NewBroadcaster(&kevents.EventSinkImpl{Interface: client})
 	return &Recorder{
-		broadcaster: b, recorder: b.NewRecorder(scheme.Scheme, Reporter), limit: rate.NewLimiter(eventsPerSecond, eventsBurst), log: log,
+		broadcaster: b, recorder: b.NewRecorder(scheme.Scheme, reporter), limit: rate.NewLimiter(eventsPerSecond, eventsBurst), log: log,
 		warned: rate.NewLimiter(1.0/60, 1),
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/sonde-mesh/sonde/identity/secret"
 )
 
-// SecretName is the name of the secret with the epoch.
+// SecretName is the name of the control plane's secret with the epoch.
 const SecretName = "leader"
 
 const (
@@ -29,7 +29,13 @@ type Secrets interface {
 	Update(ctx context.Context, name string, data []byte, version string) (string, error)
 }
 
-// record is the secret.
+// epochs is the secret with the epoch.
+type epochs struct {
+	Secrets
+	name string
+}
+
+// record is what the secret has.
 type record struct {
 	// Epoch of the last leader.
 	Epoch int64 `json:"epoch"`
@@ -39,7 +45,7 @@ type record struct {
 
 // takeEpoch returns an epoch that no other term has, greater than those before and than least, and keeps it. It is at least the Unix time, so
 // that it does not start anew if the secret is deleted.
-func takeEpoch(ctx context.Context, s Secrets, replica string, least int64) (int64, error) {
+func takeEpoch(ctx context.Context, s epochs, replica string, least int64) (int64, error) {
 	for range maxConflicts {
 		before, version, err := readEpoch(ctx, s)
 		if err != nil {
@@ -59,8 +65,8 @@ func takeEpoch(ctx context.Context, s Secrets, replica string, least int64) (int
 }
 
 // readEpoch returns the epoch that was taken last and the version of the secret, 0 and "" if there is none.
-func readEpoch(ctx context.Context, s Secrets) (epoch int64, version string, err error) {
-	data, version, err := s.Read(ctx, SecretName)
+func readEpoch(ctx context.Context, s epochs) (epoch int64, version string, err error) {
+	data, version, err := s.Read(ctx, s.name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return 0, "", nil
 	}
@@ -69,13 +75,13 @@ func readEpoch(ctx context.Context, s Secrets) (epoch int64, version string, err
 	}
 	epoch, err = epochOf(data)
 	if err != nil {
-		return 0, "", fmt.Errorf("read secret %q: %w", SecretName, err)
+		return 0, "", fmt.Errorf("read secret %q: %w", s.name, err)
 	}
 	return epoch, version, nil
 }
 
 // keep replaces this version of the secret, "" for none.
-func (r record) keep(ctx context.Context, s Secrets, version string) error {
+func (r record) keep(ctx context.Context, s epochs, version string) error {
 	if err := r.check(); err != nil {
 		return err
 	}
@@ -84,9 +90,9 @@ func (r record) keep(ctx context.Context, s Secrets, version string) error {
 		return fmt.Errorf("encode: %w", err)
 	}
 	if version == "" {
-		_, err = s.Create(ctx, SecretName, data)
+		_, err = s.Create(ctx, s.name, data)
 	} else {
-		_, err = s.Update(ctx, SecretName, data, version)
+		_, err = s.Update(ctx, s.name, data, version)
 	}
 	return err
 }

@@ -120,7 +120,7 @@ func TestTakeEpoch(t *testing.T) {
 				if tc.kept != "" {
 					s.set(tc.kept)
 				}
-				got, err := takeEpoch(t.Context(), s, "a", tc.least)
+				got, err := takeEpoch(t.Context(), epochs{s, SecretName}, "a", tc.least)
 				if tc.err != "" {
 					if err == nil || !strings.Contains(err.Error(), tc.err) || string(s.data) != tc.kept {
 						t.Errorf("takeEpoch() = %d, %v with %q kept, want %q", got, err, s.data, tc.err)
@@ -165,7 +165,7 @@ func TestTakeEpochWithOthers(t *testing.T) {
 					tc.interfere(s, n)
 				}
 			}
-			got, err := takeEpoch(t.Context(), s, "a", 0)
+			got, err := takeEpoch(t.Context(), epochs{s, SecretName}, "a", 0)
 			if tc.want == 0 {
 				if !errors.Is(err, secret.ErrConflict) {
 					t.Errorf("takeEpoch() = %d, %v, want a conflict", got, err)

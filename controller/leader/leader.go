@@ -1,7 +1,8 @@
-// Package leader elects one replica of the control plane by a Lease: the one that writes to the API server. Every replica serves.
+// Package leader elects one replica of a program by a Lease: the one that writes to the API server. Every replica of the control plane serves.
 package leader
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -25,7 +26,7 @@ const (
 	restPeriod = 10 * time.Second
 )
 
-// LeaseName is the name of the Lease.
+// LeaseName is the name of the control plane's Lease.
 const LeaseName = "sonde-cp"
 
 // Task is what the leader alone does. epoch is greater than that of each earlier leader: it is for what must not be done twice, since a leader
@@ -38,6 +39,8 @@ type Options struct {
 	Client coordinationv1.LeasesGetter
 	// Namespace of the Lease. Required.
 	Namespace string
+	// Lease is its name, default LeaseName. Secret is that of the secret with the epoch, default SecretName.
+	Lease, Secret string
 	// Identity of this replica, such as its pod's name. Required.
 	Identity string
 	// Secrets keep the epoch. Required.
@@ -51,6 +54,7 @@ type Options struct {
 // Run takes part in the election until ctx ends, and then releases the Lease. A replica that is no leader any more stops its tasks
 // and takes part again. One that cannot take an epoch runs no task, releases the Lease, and takes part again later. The error is that of a task.
 func Run(ctx context.Context, o Options) error {
+	o.Lease, o.Secret = cmp.Or(o.Lease, LeaseName), cmp.Or(o.Secret, SecretName)
 	var last int64
 	for ctx.Err() == nil {
 		t := &term{o: o, epoch: last}
@@ -97,9 +101,9 @@ func (t *term) run(ctx context.Context) error {
 	})
 	defer stop()
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Name: LeaseName,
+		Name: t.o.Lease,
 		Lock: &resourcelock.LeaseLock{
-			LeaseMeta: metav1.ObjectMeta{Namespace: t.o.Namespace, Name: LeaseName}, Client: t.o.Client,
+			LeaseMeta: metav1.ObjectMeta{Namespace: t.o.Namespace, Name: t.o.Lease}, Client: t.o.Client,
 			LockConfig: resourcelock.ResourceLockConfig{Identity: t.o.Identity},
 		},
 		LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod,
@@ -135,7 +139,7 @@ func (t *term) lead(ctx context.Context) {
 	t.mu.Unlock()
 	defer t.tasks.Done()
 	log := t.o.Logger.With("replica", t.o.Identity)
-	epoch, err := takeEpoch(ctx, t.o.Secrets, t.o.Identity, last)
+	epoch, err := takeEpoch(ctx, epochs{t.o.Secrets, t.o.Secret}, t.o.Identity, last)
 	if err != nil {
 		t.refuse(ctx, log, err)
 		return

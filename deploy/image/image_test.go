@@ -75,7 +75,7 @@ func testInputs(t *testing.T) *inputs {
 	t.Helper()
 	files, program := libc(t)
 	return &inputs{
-		programs: map[string][]byte{"sonde-cp": []byte("cp"), "sonde-dp": []byte("dp"), "sondectl": []byte("ctl")},
+		programs: map[string][]byte{"sonde-cp": []byte("cp"), "sonde-dp": []byte("dp"), "sonde-watchdog": []byte("watchdog"), "sondectl": []byte("ctl")},
 		envoy:    []byte(program), license: []byte("license"),
 		libc: packageOf(t, libcPackage, files),
 		certificates: packageOf(t, certificatesPackage, map[string]string{

@@ -21,7 +21,7 @@ const (
 )
 
 // programNames are the programs of Sonde. Envoy is beside them in the image, where sonde-dp looks for it first.
-var programNames = []string{"sonde-cp", "sonde-dp", "sondectl"}
+var programNames = []string{"sonde-cp", "sonde-dp", "sonde-watchdog", "sondectl"}
 
 const (
 	programDirectory = "/usr/bin"

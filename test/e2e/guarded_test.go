@@ -180,4 +180,3 @@ func TestGuardedPace(t *testing.T) {
 		t.Errorf("checks until the restart: %v", checks)
 	}
 }
-

@@ -1,3 +1,5 @@
+//go:build soak
+
 // Package restarts plays random schedules of guarded liveness (docs/guarded-liveness.md): liveness probes of one, many or all containers fail, while
 // leaders are killed between the object of a grant and the message, are stopped and woken again, or hand over; replicas, agents, sidecars and kubelets start
 // again; the API server or the whole control plane is away; pods are deleted or rolled out, and budgets change. The parts that decide, tell and hold are the

@@ -10,6 +10,18 @@ app.kubernetes.io/name: sonde
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
+{{- /* The pods of the watchdog are none of the control plane: their name is another one. */ -}}
+{{- define "sonde.watchdogSelector" -}}
+app.kubernetes.io/name: sonde-watchdog
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "sonde.watchdogLabels" -}}
+{{ include "sonde.watchdogSelector" . }}
+app.kubernetes.io/version: {{ .Values.image.tag | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end }}
+
 {{- define "sonde.image" -}}
 {{ .Values.image.repository }}:{{ .Values.image.tag }}
 {{- end }}

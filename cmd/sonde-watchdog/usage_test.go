@@ -1,0 +1,75 @@
+package main
+
+import (
+	"bytes"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/sonde-mesh/sonde/internal/settings"
+)
+
+// kubeconfig is one of an API server that is not asked before the program runs.
+const kubeconfig = `apiVersion: v1
+kind: Config
+clusters: [{name: c, cluster: {server: 'https://127.0.0.1:1'}}]
+users: [{name: u, user: {}}]
+contexts: [{name: x, context: {cluster: c, user: u}}]
+current-context: x
+`
+
+func write(t *testing.T, name, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestExitCodes(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close() //nolint:errcheck // nobody connects
+	nowhere := filepath.Join(t.TempDir(), "nowhere")
+	to := " --kubeconfig=" + write(t, "kubeconfig", kubeconfig)
+	itself := write(t, "itself.yaml", "kubeConfigSecretName: a\ndependentResourceInfos:\n- ref: {apiVersion: apps/v1, kind: Deployment, name: dog}\n  scaleUp: {level: 0}\n  scaleDown: {level: 0}\n")
+	tests := map[string]struct {
+		args, stderr string
+		code         int
+	}{
+		"help":                  {args: "help version"},
+		"unknown command":       {"start", `sonde-watchdog: unknown command "start"`, 2},
+		"unknown flag":          {"--dry-rum", "sonde-watchdog: --dry-rum: is an unknown flag: did you mean --dry-run?", 2},
+		"a value that is none":  {"--dry-run=perhaps", `sonde-watchdog: --dry-run: "perhaps": must be true or false`, 2},
+		"namespace":             {"--namespace=A_b", `sonde-watchdog: --namespace: "A_b": must be the name of an object`, 2},
+		"no replica":            {"--replica=", "sonde-watchdog: --replica: must be the name of an object", 2},
+		"health address":        {"--health-addr=localhost:1", `sonde-watchdog: --health-addr: "localhost:1": must be HOST:PORT`, 2},
+		"no file for the local": {"--config-local", `sonde-watchdog: --config-local: "true": must be given with a file`, 2},
+		"an empty file name":    {"--config=", "sonde-watchdog: --config: must not be empty", 2},
+		"no such file":          {"--config=" + nowhere, "sonde-watchdog: --config: ", 1},
+		"a file with an error":  {"--config=" + write(t, "dwd.yaml", "probeIntervall: 1s\n"), "sonde-watchdog: --config: ", 1},
+		"the watchdog itself":   {"--name=dog --config=" + itself, "sonde-watchdog: --config: ", 1},
+		"no such cluster":       {"--kubeconfig=" + nowhere, "sonde-watchdog: --kubeconfig: ", 1},
+		"a port in use":         {"--health-addr=" + taken.Addr().String() + to, "sonde-watchdog: --health-addr: ", 1},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			var stderr, stdout bytes.Buffer
+			cmd := newCommand()
+			cmd.SetArgs(strings.Fields(tc.args))
+			cmd.SetErr(&stderr)
+			cmd.SetOut(&stdout)
+			if code := settings.Main(t.Context(), cmd); code != tc.code || !strings.HasPrefix(stderr.String(), tc.stderr) {
+				t.Errorf("exit code = %d, stderr %q, want %d, %q", code, &stderr, tc.code, tc.stderr)
+			}
+			if tc.code != 0 && stdout.Len() > 0 {
+				t.Errorf("stdout = %q, want nothing", &stdout)
+			}
+		})
+	}
+}

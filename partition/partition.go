@@ -1,0 +1,222 @@
+// Package partition tells members that are gone from members that cannot be seen: when many fall silent at once, the path to them is broken more
+// often than they are dead. It judges by what it is given, and remembers nothing but the State that it returns: no clock, no log, no I/O.
+//
+// Members are whatever is heard regularly, such as the leases of nodes or the proxies of a mesh.
+package partition
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+)
+
+// Verdict about a group of members.
+type Verdict string
+
+// The verdicts. Unknown means that nothing may be concluded, in either direction.
+const (
+	Seen    Verdict = "seen"
+	Lost    Verdict = "lost"
+	Unknown Verdict = "unknown"
+)
+
+// Cause of a verdict that is not Seen.
+type Cause string
+
+// The causes.
+const (
+	// APIServerAway is a reading that failed as what tells of the members did not answer.
+	APIServerAway Cause = "api-server-away"
+	// Throttled is one that failed as it asks for fewer requests.
+	Throttled Cause = "throttled"
+	// Unreadable is a reading that failed although there was an answer, such as for want of rights.
+	Unreadable Cause = "unreadable"
+	// Unheard is that too many members have not been heard since the reader began, so that it cannot say how long they are silent.
+	Unheard Cause = "unheard"
+	// OneZone is that all silent members are of one zone, and members of another zone are heard.
+	OneZone Cause = "one-zone"
+	// All is any other loss.
+	All Cause = "all"
+)
+
+// Group of members: the whole, or those of one zone.
+type Group struct {
+	// Zone is "" for the whole.
+	Zone string
+}
+
+// Whole is the group of all members.
+var Whole = Group{}
+
+// String returns whole, or zone/ and the name.
+func (g Group) String() string {
+	if g == Whole {
+		return "whole"
+	}
+	return "zone/" + g.Zone
+}
+
+// Member of the whole, and of a zone if it has one.
+type Member struct {
+	Name string
+	// Zone is "" for a member of no zone.
+	Zone string
+	// Heard is when it was last heard, on the clock of Reading.At; zero if it has not been heard since the reader began.
+	Heard time.Time
+}
+
+// Reading is what was read of the members, once.
+type Reading struct {
+	At time.Time
+	// Failed is why it could not be read; "" if it was. Members do not count then.
+	Failed  Cause
+	Members []Member
+}
+
+// Status of a group.
+type Status struct {
+	Verdict Verdict
+	// Cause is "" if the verdict is Seen.
+	Cause Cause
+	// Since is when the verdict began.
+	Since time.Time
+	// Members of the last reading that did not fail; how many of them were Silent for long, and how many Unheard.
+	Members, Silent, Unheard int
+
+	// latched is that the group counts as lost until enough readings say otherwise, whatever Verdict says meanwhile.
+	latched bool
+	calm    int // how many of these there were in a row
+}
+
+// Latched says whether the group counts as lost until it is seen again: an Unknown verdict about it does not end that.
+func (s Status) Latched() bool { return s.latched }
+
+// State has the status of each group. The zero value is that of a reader that begins.
+type State map[Group]Status
+
+// Restore returns the State of a reader that takes over from another one, which counted these groups as lost since then.
+func Restore(lost map[Group]time.Time) State {
+	s := State{}
+	for group, since := range lost {
+		s[group] = Status{Verdict: Lost, Cause: All, Since: since, latched: true}
+	}
+	return s
+}
+
+// Judge returns the State after a reading. before is not changed. Settings must be valid.
+func Judge(before State, r Reading, s Settings) State {
+	if r.Failed != "" {
+		return blind(before, r)
+	}
+	now := State{}
+	counts, spread := count(r, s.Silence)
+	for group, c := range counts {
+		now[group] = before[group].judge(c, r.At, s, spread)
+	}
+	return now
+}
+
+// blind returns the State after a reading that has failed.
+func blind(before State, r Reading) State {
+	now := maps.Clone(before)
+	if now == nil {
+		now = State{}
+	}
+	if _, has := now[Whole]; !has {
+		now[Whole] = Status{}
+	}
+	for group, status := range now {
+		status.calm = 0 // those that end a loss are in a row
+		now[group] = status.becomes(Unknown, r.Failed, r.At)
+	}
+	return now
+}
+
+// tally counts the members of a group.
+type tally struct{ members, silent, unheard int }
+
+// count counts the members of each group, and returns the cause of what is lost. The whole is there without members, too.
+func count(r Reading, silence time.Duration) (map[Group]*tally, Cause) {
+	counts := map[Group]*tally{Whole: {}}
+	silentZones, heardZones := map[string]bool{}, map[string]bool{}
+	for i := range r.Members {
+		m := &r.Members[i]
+		zone := Group{Zone: m.Zone}
+		if counts[zone] == nil {
+			counts[zone] = &tally{}
+		}
+		counts[Whole].add(m, r.At, silence)
+		if zone != Whole {
+			counts[zone].add(m, r.At, silence)
+		}
+		switch {
+		case m.Heard.IsZero():
+		case m.silent(r.At, silence):
+			silentZones[m.Zone] = true
+		default:
+			heardZones[m.Zone] = true
+		}
+	}
+	if len(silentZones) == 1 && slices.ContainsFunc(slices.Collect(maps.Keys(heardZones)), func(zone string) bool { return !silentZones[zone] }) {
+		return counts, OneZone
+	}
+	return counts, All
+}
+
+func (t *tally) add(m *Member, at time.Time, silence time.Duration) {
+	t.members++
+	switch {
+	case m.Heard.IsZero():
+		t.unheard++
+	case m.silent(at, silence):
+		t.silent++
+	}
+}
+
+func (m *Member) silent(at time.Time, silence time.Duration) bool { return at.Sub(m.Heard) >= silence }
+
+// judge returns the status of a group after it. Members that are unheard may be silent or not: the verdict is one that holds either way, or
+// Unknown. Of a group that is lost they count as silent, since a reader before this one has judged them.
+func (s Status) judge(c *tally, at time.Time, settings Settings, spread Cause) Status {
+	s.Members, s.Silent, s.Unheard = c.members, c.silent, c.unheard
+	if c.members < fewest {
+		s.latched, s.calm = false, 0
+		return s.becomes(Seen, "", at)
+	}
+	least, most := float64(c.silent)/float64(c.members), float64(c.silent+c.unheard)/float64(c.members)
+	switch {
+	case s.latched && most < settings.Leave:
+		s.calm++
+	case s.latched:
+		s.calm = 0
+	case least >= settings.Enter:
+		s.latched, s.calm = true, 0
+	case most >= settings.Enter:
+		return s.becomes(Unknown, Unheard, at)
+	}
+	if s.latched && s.calm < settings.Calm {
+		if c.silent == 0 { // the readings that end it, or a reader that has taken over: where the silent are is not known
+			spread = cmp.Or(s.lostBy(), spread)
+		}
+		return s.becomes(Lost, spread, at)
+	}
+	s.latched, s.calm = false, 0
+	return s.becomes(Seen, "", at)
+}
+
+// lostBy returns the cause of a group that was lost already, "" if it was not.
+func (s Status) lostBy() Cause {
+	if s.Verdict == Lost {
+		return s.Cause
+	}
+	return ""
+}
+
+func (s Status) becomes(v Verdict, c Cause, at time.Time) Status {
+	if s.Verdict != v || s.Since.IsZero() {
+		s.Since = at
+	}
+	s.Verdict, s.Cause = v, c
+	return s
+}

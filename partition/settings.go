@@ -1,0 +1,50 @@
+package partition
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Defaults of Settings.
+const (
+	DefaultEnter = 0.60
+	DefaultCalm  = 3
+)
+
+// fewest is how many members a group has to have to be lost: of one that falls silent nothing can be told.
+const fewest = 2
+
+// Settings of Judge.
+type Settings struct {
+	// Silence is how long a member has not been heard when it counts as silent. Required, more than 0.
+	Silence time.Duration
+	// Enter is the fraction of silent members at which a group is lost: more than 0, at most 1.
+	Enter float64
+	// Leave is the fraction below which the silent members have to be for Calm readings in a row, so that the group is seen again: more than 0,
+	// at most Enter.
+	Leave float64
+	// Calm is at least 1.
+	Calm int
+}
+
+// LeaveFor returns the default of Settings.Leave: two thirds of the fraction at which a group is lost.
+func LeaveFor(enter float64) float64 { return enter * 2 / 3 }
+
+// Validate returns all violations, joined.
+func (s Settings) Validate() error {
+	var errs []error
+	if s.Silence <= 0 {
+		errs = append(errs, fmt.Errorf("silence: %s: must be more than 0", s.Silence))
+	}
+	if !(s.Enter > 0 && s.Enter <= 1) { // NaN is neither
+		errs = append(errs, fmt.Errorf("enter: %v: must be more than 0 and at most 1", s.Enter))
+	}
+	if !(s.Leave > 0 && s.Leave <= s.Enter) {
+		errs = append(errs, fmt.Errorf("leave: %v: must be more than 0 and at most enter, which is %v", s.Leave, s.Enter))
+	}
+	if s.Calm < 1 {
+		errs = append(errs, fmt.Errorf("calm: %d: must be at least 1", s.Calm))
+	}
+	return errors.Join(errs...)
+}

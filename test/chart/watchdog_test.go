@@ -1,0 +1,124 @@
+package chart_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+
+	"github.com/sonde-mesh/sonde/test/chart"
+	"github.com/sonde-mesh/sonde/watchdog"
+)
+
+const withWatchdog = "--set=watchdog.enabled=true"
+
+// The watchdog is there if it is asked for, and has what it needs of its own.
+func TestWatchdog(t *testing.T) {
+	all, err := chart.Render(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if slices.ContainsFunc(all, func(m chart.Manifest) bool { return strings.Contains(m.YAML, "watchdog") }) {
+		t.Error("there is something of the watchdog by default")
+	}
+	var d, controlPlane appsv1.Deployment
+	var service corev1.Service
+	var budget policyv1.PodDisruptionBudget
+	named(t, "Deployment", watchdog.DefaultName, &d, withWatchdog, "--set=watchdog.dryRun=true")
+	named(t, "Deployment", "sonde-cp", &controlPlane, withWatchdog)
+	named(t, "Service", "sonde-cp", &service, withWatchdog)
+	named(t, "PodDisruptionBudget", watchdog.DefaultName, &budget, withWatchdog)
+	pod := d.Spec.Template.Spec
+	if *d.Spec.Replicas != 2 || pod.ServiceAccountName != watchdog.DefaultName || !slices.Contains(pod.Containers[0].Args, "--dry-run") || pod.Containers[0].Command[0] != "/usr/bin/sonde-watchdog" {
+		t.Errorf("the Deployment is %+v", d.Spec)
+	}
+	labels := d.Spec.Template.Labels
+	for name, selector := range map[string]map[string]string{"the Service": service.Spec.Selector, "the Deployment": controlPlane.Spec.Selector.MatchLabels} {
+		selects := true
+		for key, value := range selector {
+			selects = selects && labels[key] == value
+		}
+		if selects {
+			t.Errorf("%s of the control plane selects pods of the watchdog", name)
+		}
+	}
+	if d := cmp.Diff(controlPlane.Spec.Template.Spec.SecurityContext, pod.SecurityContext); d != "" {
+		t.Error(d)
+	}
+	if d := cmp.Diff(controlPlane.Spec.Template.Spec.Containers[0].SecurityContext, pod.Containers[0].SecurityContext); d != "" {
+		t.Error(d)
+	}
+	for key, value := range budget.Spec.Selector.MatchLabels {
+		if labels[key] != value {
+			t.Errorf("the PodDisruptionBudget selects by %s=%s, pods have %q", key, value, labels[key])
+		}
+	}
+}
+
+// It may scale, and read Secrets, where it is told, and nowhere else.
+func TestRightsOfTheWatchdog(t *testing.T) {
+	flags := []string{withWatchdog, "--set=watchdog.local=false", "--set=watchdog.namespaces[0].name=a", "--set=watchdog.namespaces[0].secrets={probe}", "--set=watchdog.namespaces[1].name=b", "--set=watchdog.dependants.example\\.com={things}"}
+	all, err := chart.Render(t.Context(), flags...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string][]rbacv1.PolicyRule{}
+	for _, m := range all {
+		if m.Kind != "Role" && m.Kind != "ClusterRole" || !strings.HasPrefix(m.Name, watchdog.DefaultName) {
+			continue
+		}
+		var role rbacv1.Role
+		if m.Kind == "ClusterRole" {
+			var all rbacv1.ClusterRole
+			if err := m.Decode(&all); err != nil {
+				t.Fatal(err)
+			}
+			role.Rules = all.Rules
+		} else if err := m.Decode(&role); err != nil {
+			t.Fatal(err)
+		}
+		got[role.Namespace] = append(got[role.Namespace], role.Rules...)
+	}
+	rule := func(group, resource string, names []string, verbs ...string) rbacv1.PolicyRule {
+		return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: strings.Split(resource, ","), ResourceNames: names, Verbs: verbs}
+	}
+	dependants := []rbacv1.PolicyRule{
+		rule("apps", "deployments,statefulsets", nil, "get", "patch"), rule("apps", "deployments/scale,statefulsets/scale", nil, "get", "update"),
+		rule("example.com", "things", nil, "get", "patch"), rule("example.com", "things/scale", nil, "get", "update"),
+	}
+	want := map[string][]rbacv1.PolicyRule{
+		"": {
+			rule("sonde.dev", "watchedclusters", nil, "get", "list", "watch"), rule("sonde.dev", "watchedclusters/status", nil, "update"),
+			rule("events.k8s.io", "events", nil, "create", "patch"),
+		},
+		chart.Namespace: {
+			rule("", "secrets", nil, "create"), rule("", "secrets", []string{"sonde-watchdog-leader"}, "get", "update"),
+			rule("coordination.k8s.io", "leases", nil, "create"), rule("coordination.k8s.io", "leases", []string{watchdog.LeaseName}, "get", "update"),
+		},
+		"a": append(slices.Clone(dependants), rule("", "secrets", []string{"probe"}, "get")),
+		"b": dependants,
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestWrongValuesOfTheWatchdogAreNamed(t *testing.T) {
+	for flag, want := range map[string]string{
+		"--set=watchdog.replica=1":                   "'replica' not allowed",
+		"--set=watchdog.replicas=0":                  "/watchdog/replicas': minimum: got 0, want 1",
+		"--set=watchdog.namespaces={a}":              "/watchdog/namespaces/0': got string, want object",
+		"--set=watchdog.namespaces[0].secrets={a}":   "/watchdog/namespaces/0': missing property 'name'",
+		"--set=watchdog.logLevel=loud":               "/watchdog/logLevel",
+		"--set=watchdog.dependants.apps=deployments": "/watchdog/dependants/apps': got string, want array",
+	} {
+		if _, err := chart.Render(t.Context(), withWatchdog, flag); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", flag, err, want)
+		}
+	}
+}

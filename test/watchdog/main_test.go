@@ -1,0 +1,35 @@
+// Package watchdog runs sonde-watchdog on a real API server. There are no kubelets and no controllers: tests renew the leases of nodes, and follow the
+// replicas of Deployments.
+package watchdog
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+
+	"github.com/sonde-mesh/sonde/internal/slowtest"
+	"github.com/sonde-mesh/sonde/test/kube"
+)
+
+// cluster is the one of all tests of this package.
+var cluster *kube.Cluster
+
+func TestMain(m *testing.M) {
+	slowtest.SkipAll(m, "a real API server")
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) int {
+	var err error
+	if cluster, err = kube.Start(context.Background()); err != nil {
+		fmt.Fprintln(os.Stderr, "start an API server:", err)
+		return 1
+	}
+	code := m.Run()
+	if err := cluster.Close(); err != nil {
+		fmt.Fprintln(os.Stderr, "end the API server:", err)
+		return 1
+	}
+	return code
+}

@@ -1,0 +1,286 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/sonde-mesh/sonde/api/v1alpha1"
+	"github.com/sonde-mesh/sonde/partition"
+	"github.com/sonde-mesh/sonde/watchdog/config"
+	"github.com/sonde-mesh/sonde/watchdog/scale"
+)
+
+// Statuses keeps the status of a WatchedCluster.
+type Statuses interface {
+	// Read returns the status, and the version of the object.
+	Read(ctx context.Context) (v1alpha1.WatchedClusterStatus, string, error)
+	// Write replaces the status of an object of which the caller has read this version, and returns the new one. The error wraps ErrConflict if it has
+	// another one by now.
+	Write(ctx context.Context, status v1alpha1.WatchedClusterStatus, version string) (string, error)
+}
+
+// ErrConflict is what Statuses.Write returns for an object that has changed meanwhile.
+var ErrConflict = errors.New("changed meanwhile")
+
+// errFenced says that another leader has taken over.
+var errFenced = errors.New("the status is of a later leader")
+
+// Conditions of a WatchedCluster beside Accepted, and their reasons.
+const (
+	// ConditionProbed says whether the last probe could read the cluster.
+	ConditionProbed = "Probed"
+	reasonProbed    = "Probed"
+)
+
+const (
+	// maxZones is how many zones the status has.
+	maxZones = 32
+	// maxMessage of a condition, in bytes.
+	maxMessage = 1024
+	// maxConflicts is how often a status is written anew, since its object was changed by another client.
+	maxConflicts = 5
+)
+
+// ledger is the status of a cluster as this leader has written it. It is safe for concurrent use.
+type ledger struct {
+	store Statuses
+	epoch int64
+
+	writing sync.Mutex // held during a write, so that there is one after the other
+
+	// accepted is the condition that says whether the object is used as it is written.
+	accepted atomic.Pointer[metav1.Condition]
+
+	mu      sync.Mutex // guards the rest
+	version string
+	status  v1alpha1.WatchedClusterStatus
+}
+
+var _ scale.Journal = (*ledger)(nil)
+
+// claim reads what earlier leaders have written, and has them write nothing any more.
+func (l *ledger) claim(ctx context.Context) error {
+	status, version, err := l.store.Read(ctx)
+	if err != nil {
+		return err
+	}
+	if err := l.checkEpoch(&status); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	l.status, l.version = status, version
+	l.mu.Unlock()
+	return l.update(ctx, func(s *v1alpha1.WatchedClusterStatus) bool {
+		s.Epoch = l.epoch
+		return true
+	})
+}
+
+func (l *ledger) checkEpoch(s *v1alpha1.WatchedClusterStatus) error {
+	if s.Epoch > l.epoch {
+		return fmt.Errorf("epoch %d is after %d: %w", s.Epoch, l.epoch, errFenced)
+	}
+	return nil
+}
+
+// update changes the status, and writes it if change says that this is needed. A status that could not be written stays as it was.
+func (l *ledger) update(ctx context.Context, change func(*v1alpha1.WatchedClusterStatus) bool) error {
+	l.writing.Lock()
+	defer l.writing.Unlock()
+	l.mu.Lock()
+	status, version := *l.status.DeepCopy(), l.version
+	l.mu.Unlock()
+	if !change(&status) {
+		return nil
+	}
+	for range maxConflicts {
+		written, err := l.store.Write(ctx, status, version)
+		if err == nil {
+			l.mu.Lock()
+			l.status, l.version = status, written
+			l.mu.Unlock()
+			return nil
+		}
+		if !errors.Is(err, ErrConflict) {
+			return err
+		}
+		var now v1alpha1.WatchedClusterStatus
+		if now, version, err = l.store.Read(ctx); err != nil {
+			return err
+		}
+		if err := l.checkEpoch(&now); err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("write the status: %d other writers were faster: %w", maxConflicts, ErrConflict)
+}
+
+// restore returns what the leader before has judged.
+func (l *ledger) restore() partition.State {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	lost := map[partition.Group]time.Time{}
+	if since := l.status.LostSince; since != nil {
+		lost[partition.Whole] = since.Time
+	}
+	for _, z := range l.status.Zones {
+		if z.LostSince != nil {
+			lost[partition.Group{Zone: z.Name}] = z.LostSince.Time
+		}
+	}
+	return partition.Restore(lost)
+}
+
+func (l *ledger) hasSteps() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.status.Steps) > 0
+}
+
+// orphans returns those that were scaled down, and are no dependants any more. They are scaled up like those of the lowest level.
+func (l *ledger) orphans(dependants []config.Dependant) []config.Dependant {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var all []config.Dependant
+	for _, step := range l.status.Steps {
+		if !slices.ContainsFunc(dependants, func(d config.Dependant) bool { return d.Ref == step.Ref }) {
+			all = append(all, config.Dependant{Ref: step.Ref, Optional: true, Up: config.Scaling{Timeout: config.DefaultScaleTimeout}})
+		}
+	}
+	return all
+}
+
+// judged writes the verdicts, and why a probe has failed, if they are others than before.
+func (l *ledger) judged(ctx context.Context, state partition.State, failed error) error {
+	return l.update(ctx, func(s *v1alpha1.WatchedClusterStatus) bool {
+		whole := state[partition.Whole]
+		changed := s.Verdict != string(whole.Verdict) || s.Cause != string(whole.Cause) || (s.LostSince != nil) != whole.Latched()
+		s.Verdict, s.Cause, s.Since = string(whole.Verdict), string(whole.Cause), timeOf(whole.Since)
+		s.LostSince = lostSince(s.LostSince, whole)
+		zones := zonesOf(s.Zones, state)
+		changed = changed || !slices.EqualFunc(zones, s.Zones, func(a, b v1alpha1.WatchedZone) bool {
+			return a.Name == b.Name && a.Verdict == b.Verdict && a.Cause == b.Cause && (a.LostSince != nil) == (b.LostSince != nil)
+		})
+		s.Zones = zones
+		changed = setProbed(s, whole.Cause, failed) || changed
+		if accepted := l.accepted.Load(); accepted != nil {
+			changed = meta.SetStatusCondition(&s.Conditions, *accepted) || changed
+		}
+		return changed
+	})
+}
+
+// setProbed sets the condition, and reports whether that has to be written: the message alone, which may differ each time, has not.
+func setProbed(s *v1alpha1.WatchedClusterStatus, cause partition.Cause, failed error) bool {
+	c := metav1.Condition{Type: ConditionProbed, Status: metav1.ConditionTrue, Reason: reasonProbed, Message: "the API server answers, and the leases of the nodes can be read"}
+	if failed != nil {
+		c.Status, c.Reason = metav1.ConditionFalse, reasonOf(cause)
+		c.Message = failed.Error()
+		c.Message = strings.ToValidUTF8(c.Message[:min(len(c.Message), maxMessage)], "")
+	}
+	before := meta.FindStatusCondition(s.Conditions, c.Type)
+	if before != nil && before.Status == c.Status && before.Reason == c.Reason {
+		return false
+	}
+	meta.SetStatusCondition(&s.Conditions, c)
+	return true
+}
+
+// Refuse writes the condition of an object that cannot be watched, as it is not valid.
+func Refuse(ctx context.Context, statuses Statuses, epoch int64, accepted metav1.Condition) error {
+	l := &ledger{store: statuses, epoch: epoch}
+	if err := l.claim(ctx); err != nil {
+		return err
+	}
+	return l.update(ctx, func(s *v1alpha1.WatchedClusterStatus) bool { return meta.SetStatusCondition(&s.Conditions, accepted) })
+}
+
+// reasonOf returns a cause as the reason of a condition: APIServerAway for api-server-away.
+func reasonOf(c partition.Cause) string {
+	switch c {
+	case partition.APIServerAway:
+		return "APIServerAway"
+	case partition.Throttled:
+		return "Throttled"
+	}
+	return "Unreadable"
+}
+
+// zonesOf returns the zones that are not seen, or count as lost.
+func zonesOf(before []v1alpha1.WatchedZone, state partition.State) []v1alpha1.WatchedZone {
+	var zones []v1alpha1.WatchedZone
+	for group, status := range state {
+		if group == partition.Whole || status.Verdict == partition.Seen {
+			continue
+		}
+		z := v1alpha1.WatchedZone{Name: group.Zone, Verdict: string(status.Verdict), Cause: string(status.Cause)}
+		i := slices.IndexFunc(before, func(b v1alpha1.WatchedZone) bool { return b.Name == group.Zone })
+		var since *metav1.Time
+		if i >= 0 {
+			since = before[i].LostSince
+		}
+		z.LostSince = lostSince(since, status)
+		zones = append(zones, z)
+	}
+	slices.SortFunc(zones, func(a, b v1alpha1.WatchedZone) int { return strings.Compare(a.Name, b.Name) })
+	return zones[:min(len(zones), maxZones)]
+}
+
+// lostSince returns since when a group counts as lost, nil if it does not.
+func lostSince(before *metav1.Time, s partition.Status) *metav1.Time {
+	switch {
+	case !s.Latched():
+		return nil
+	case before != nil:
+		return before
+	}
+	return timeOf(s.Since)
+}
+
+func timeOf(t time.Time) *metav1.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &metav1.Time{Time: t}
+}
+
+// Step implements scale.Journal.
+func (l *ledger) Step(ref v1alpha1.DependantRef) (v1alpha1.ScaleStep, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if i := indexOf(l.status.Steps, ref); i >= 0 {
+		return l.status.Steps[i], true
+	}
+	return v1alpha1.ScaleStep{}, false
+}
+
+// Write implements scale.Journal.
+func (l *ledger) Write(ctx context.Context, ref v1alpha1.DependantRef, step *v1alpha1.ScaleStep) error {
+	return l.update(ctx, func(s *v1alpha1.WatchedClusterStatus) bool {
+		i := indexOf(s.Steps, ref)
+		switch {
+		case step == nil && i < 0:
+			return false
+		case step == nil:
+			s.Steps = slices.Delete(s.Steps, i, i+1)
+		case i < 0:
+			s.Steps = append(s.Steps, *step)
+		default:
+			s.Steps[i] = *step
+		}
+		return true
+	})
+}
+
+func indexOf(steps []v1alpha1.ScaleStep, ref v1alpha1.DependantRef) int {
+	return slices.IndexFunc(steps, func(s v1alpha1.ScaleStep) bool { return s.Ref == ref })
+}

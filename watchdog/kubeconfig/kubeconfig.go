@@ -1,0 +1,153 @@
+// Package kubeconfig reads the kubeconfigs of watched clusters. They come from Secrets that others write, so they may not make the watchdog run a
+// program, read one of its files, or call an address of its own host.
+package kubeconfig
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"strings"
+	"syscall"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+// Key of the Secret.
+const Key = "kubeconfig"
+
+// dialTimeout of a connection. A probe has a timeout of its own.
+const dialTimeout = 10 * time.Second
+
+// Target is how to reach the API server of a cluster.
+type Target struct {
+	Config *rest.Config
+	// External is the address, if it seems to be one outside of the cluster that the watchdog is in: then the path of a probe may break where that
+	// of the dependants does not.
+	External string
+}
+
+// Parse reads a kubeconfig. Each error names the field; values of users, which may be secrets, are not quoted.
+func Parse(data []byte) (*Target, error) {
+	config, err := clientcmd.Load(data)
+	if err != nil { // which may quote what is a secret
+		return nil, &mesh.FieldError{Field: Key, Allowed: "must be a kubeconfig, in YAML or JSON"}
+	}
+	c := config.Contexts[config.CurrentContext]
+	if c == nil {
+		return nil, &mesh.FieldError{Field: "current-context", Value: config.CurrentContext, Allowed: "must be the name of one of contexts"}
+	}
+	cluster, user := config.Clusters[c.Cluster], config.AuthInfos[c.AuthInfo]
+	var errs []error
+	if cluster == nil {
+		errs = append(errs, &mesh.FieldError{Field: "contexts[" + config.CurrentContext + "].cluster", Value: c.Cluster, Allowed: "must be the name of one of clusters"})
+	} else {
+		errs = append(errs, checkCluster(cluster)...)
+	}
+	if user == nil {
+		errs = append(errs, &mesh.FieldError{Field: "contexts[" + config.CurrentContext + "].user", Value: c.AuthInfo, Allowed: "must be the name of one of users"})
+	} else {
+		errs = append(errs, checkUser(user)...)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	made, err := clientcmd.NewDefaultClientConfig(*config, nil).ClientConfig()
+	if err != nil {
+		return nil, &mesh.FieldError{Field: Key, Err: err}
+	}
+	made.Dial = (&net.Dialer{Timeout: dialTimeout, Control: refuseOwn}).DialContext
+	t := &Target{Config: made}
+	if isExternal(cluster.Server) {
+		t.External = cluster.Server
+	}
+	return t, nil
+}
+
+func checkCluster(c *clientcmdapi.Cluster) (errs []error) {
+	refuse := func(field, value, allowed string) {
+		errs = append(errs, &mesh.FieldError{Field: "cluster." + field, Value: value, Allowed: allowed})
+	}
+	server, err := url.Parse(c.Server)
+	switch {
+	case err != nil || server.Scheme != "https" || server.Hostname() == "":
+		refuse("server", mesh.Shorten(c.Server, 100), "must be an address such as https://kube-apiserver")
+	case isOwn(server.Hostname()):
+		refuse("server", c.Server, "must not be an address of the host itself")
+	}
+	if c.CertificateAuthority != "" {
+		refuse("certificate-authority", c.CertificateAuthority, "must not be a file: write certificate-authority-data")
+	}
+	if c.ProxyURL != "" {
+		refuse("proxy-url", "", "must not be given: a probe takes the path that the cluster has")
+	}
+	if c.InsecureSkipTLSVerify {
+		refuse("insecure-skip-tls-verify", "true", "must not be given: write certificate-authority-data, so that it is known who answers")
+	}
+	return errs
+}
+
+func checkUser(u *clientcmdapi.AuthInfo) (errs []error) {
+	for field, given := range map[string]bool{"exec": u.Exec != nil, "auth-provider": u.AuthProvider != nil} {
+		if given {
+			errs = append(errs, &mesh.FieldError{Field: "user." + field, Allowed: "must not be given: no program is run; write token, or client-certificate-data and client-key-data"})
+		}
+	}
+	for field, path := range map[string]string{"client-certificate": u.ClientCertificate, "client-key": u.ClientKey, "tokenFile": u.TokenFile} {
+		if path != "" {
+			errs = append(errs, &mesh.FieldError{Field: "user." + field, Allowed: "must not be a file: no file of the watchdog is read"})
+		}
+	}
+	return errs
+}
+
+// isOwn says whether a host is the one that the watchdog runs on, as far as its name tells.
+func isOwn(host string) bool {
+	host = strings.TrimSuffix(strings.ToLower(host), ".")
+	if ip, err := netip.ParseAddr(host); err == nil {
+		return isOwnAddress(ip)
+	}
+	return host == "localhost" || strings.HasSuffix(host, ".localhost")
+}
+
+// isOwnAddress also has the addresses of links, where clouds have the credentials of the host.
+func isOwnAddress(ip netip.Addr) bool {
+	ip = ip.Unmap()
+	return ip.IsLoopback() || ip.IsUnspecified() || ip.IsLinkLocalUnicast() || ip.IsMulticast()
+}
+
+// refuseOwn is a net.Dialer.Control: a name may stand for any address.
+func refuseOwn(_, address string, _ syscall.RawConn) error {
+	at, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return fmt.Errorf("connect to %s: %w", address, err)
+	}
+	if isOwnAddress(at.Addr()) {
+		return &mesh.FieldError{Field: "cluster.server", Value: address, Allowed: "must not stand for an address of the host itself"}
+	}
+	return nil
+}
+
+// isExternal says whether a server seems to be outside of this cluster: an address that is not private, or a name with dots that is none of a
+// Service.
+func isExternal(server string) bool {
+	u, err := url.Parse(server)
+	if err != nil {
+		return false
+	}
+	host := strings.TrimSuffix(u.Hostname(), ".")
+	if ip, err := netip.ParseAddr(host); err == nil {
+		return !ip.Unmap().IsPrivate()
+	}
+	labels := strings.Split(host, ".")
+	if len(labels) <= 2 { // kube-apiserver, or kube-apiserver.shoot--a--b
+		return false
+	}
+	return labels[2] != "svc"
+}

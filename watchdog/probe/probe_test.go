@@ -1,0 +1,254 @@
+package probe
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/sonde-mesh/sonde/partition"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// apiServer answers with objects, in pages.
+type apiServer struct {
+	mu       sync.Mutex
+	leases   []coordinationv1.Lease
+	nodes    []corev1.Node
+	requests []*http.Request
+	// refuse answers a request whose path ends so instead.
+	refuse map[string]func(w http.ResponseWriter)
+}
+
+// start returns a Probe of the server.
+func (s *apiServer) start(t *testing.T) *Probe {
+	t.Helper()
+	server := httptest.NewTLSServer(s)
+	t.Cleanup(server.Close)
+	p, err := New(&rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}, BearerToken: "abc"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	return p
+}
+
+func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.requests = append(s.requests, r)
+	for path, refuse := range s.refuse {
+		if strings.HasSuffix(r.URL.Path, path) {
+			refuse(w)
+			return
+		}
+	}
+	first, _ := strconv.Atoi(r.URL.Query().Get("continue"))
+	limit, _ := strconv.Atoi(r.URL.Query().Get("limit"))
+	page := func(n int) (last int, next metav1.ListMeta) {
+		if last = min(n, first+limit); last < n {
+			next.Continue = strconv.Itoa(last)
+		}
+		return last, next
+	}
+	var answer any
+	switch r.URL.Path {
+	case "/version":
+		answer = map[string]string{"gitVersion": "v1.37.0"}
+	case "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases":
+		last, next := page(len(s.leases))
+		answer = coordinationv1.LeaseList{TypeMeta: metav1.TypeMeta{APIVersion: "coordination.k8s.io/v1", Kind: "LeaseList"}, ListMeta: next, Items: s.leases[first:last]}
+	case "/api/v1/nodes":
+		last, next := page(len(s.nodes))
+		if !strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadataList") {
+			answer = corev1.NodeList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "NodeList"}, ListMeta: next, Items: s.nodes[first:last]}
+			break
+		}
+		list := metav1.PartialObjectMetadataList{TypeMeta: metav1.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "PartialObjectMetadataList"}, ListMeta: next}
+		for _, n := range s.nodes[first:last] {
+			list.Items = append(list.Items, metav1.PartialObjectMetadata{ObjectMeta: n.ObjectMeta})
+		}
+		answer = list
+	default:
+		http.NotFound(w, r)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(answer)
+}
+
+// status answers with a status of the API server.
+func status(code int, retryAfter string) func(http.ResponseWriter) {
+	return func(w http.ResponseWriter) {
+		if retryAfter != "" {
+			w.Header().Set("Retry-After", retryAfter)
+		}
+		http.Error(w, http.StatusText(code), code)
+	}
+}
+
+func lease(node string, renewed *metav1.MicroTime) coordinationv1.Lease {
+	return coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: node}, Spec: coordinationv1.LeaseSpec{RenewTime: renewed}}
+}
+
+// full returns a server with more nodes and leases than a page has, and some that do not count.
+func full(renewed metav1.MicroTime) *apiServer {
+	s := &apiServer{leases: []coordinationv1.Lease{lease("a", &renewed), lease("new", nil)}}
+	for i := range 2*pageSize + 1 {
+		s.leases = append(s.leases, lease(fmt.Sprint("n", i), &renewed))
+		s.nodes = append(s.nodes, corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("n", i), Labels: map[string]string{corev1.LabelTopologyZone: "z"}}})
+	}
+	now := metav1.Now()
+	s.nodes = append(s.nodes, corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "deleted", DeletionTimestamp: &now}}, corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}})
+	for _, taint := range append(slices.Clone(goingTaints), "node.kubernetes.io/unschedulable") {
+		s.nodes = append(s.nodes, corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "t"}, Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: taint}}}})
+	}
+	return s
+}
+
+func TestLeases(t *testing.T) {
+	renewed := metav1.NewMicroTime(time.Now().Truncate(time.Microsecond))
+	p := full(renewed).start(t)
+	before := time.Now()
+	at, leases, err := p.Leases(t.Context())
+	if err != nil || len(leases) != 2*pageSize+2 || leases[0].Node != "a" || !leases[0].Renewed.Equal(renewed.Time) {
+		t.Errorf("%d leases, the first is %+v, %v; want all that have a renewTime", len(leases), leases[:min(1, len(leases))], err)
+	}
+	if at.Before(before) || at.After(time.Now()) {
+		t.Errorf("read at %s, it is %s", at, time.Now())
+	}
+}
+
+func TestNodes(t *testing.T) {
+	p := full(metav1.NowMicro()).start(t)
+	zones, err := p.Nodes(t.Context())
+	if _, deleted := zones["deleted"]; err != nil || deleted || len(zones) != 2*pageSize+3 || zones["n7"] != "z" || zones["a"] != "" {
+		t.Errorf("%d nodes, n7 in %q, deleted %t, %v; want all that are not being deleted", len(zones), zones["n7"], deleted, err)
+	}
+	going, err := p.Going(t.Context())
+	if err != nil || len(going) != len(goingTaints) {
+		t.Errorf("%q go, %v; want those with the taints of the autoscalers", going, err)
+	}
+}
+
+// Requests ask for what etcd has, on connections that end.
+func TestRequests(t *testing.T) {
+	s := full(metav1.NowMicro())
+	p := s.start(t)
+	_, _, leases := p.Leases(t.Context())
+	_, nodes := p.Nodes(t.Context())
+	if err := errors.Join(p.APIServer(t.Context()), leases, nodes); err != nil || len(s.requests) != 7 {
+		t.Errorf("%d requests, %v, want 1 and two lists of 3 pages", len(s.requests), err)
+	}
+	for _, r := range s.requests {
+		if r.URL.Query().Has("resourceVersion") || !r.Close || r.Header.Get("Authorization") != "Bearer abc" {
+			t.Errorf("%s: closes %t, authorization %q", r.URL, r.Close, r.Header.Get("Authorization"))
+		}
+	}
+}
+
+// An error of any request is an error of the probe: what was read before it does not count. Nothing is tried again.
+func TestErrors(t *testing.T) {
+	tests := map[string]struct {
+		path   string
+		refuse func(http.ResponseWriter)
+		cause  partition.Cause
+		after  time.Duration
+	}{
+		"version forbidden":       {"/version", status(http.StatusForbidden, ""), partition.Unreadable, 0},
+		"version unauthorized":    {"/version", status(http.StatusUnauthorized, ""), partition.Unreadable, 0},
+		"version throttled":       {"/version", status(http.StatusTooManyRequests, "7"), partition.Throttled, 7 * time.Second},
+		"throttled, without time": {"/version", status(http.StatusTooManyRequests, ""), partition.Throttled, 0},
+		"version fails":           {"/version", status(http.StatusInternalServerError, ""), partition.APIServerAway, 0},
+		"unavailable":             {"/version", status(http.StatusServiceUnavailable, "1"), partition.APIServerAway, 0},
+		"leases fail":             {"/leases", status(http.StatusInternalServerError, ""), partition.APIServerAway, 0},
+		"leases throttled":        {"/leases", status(http.StatusTooManyRequests, "1"), partition.Throttled, time.Second},
+		"leases forbidden":        {"/leases", status(http.StatusForbidden, ""), partition.Unreadable, 0},
+		"nodes fail":              {"/nodes", status(http.StatusInternalServerError, ""), partition.APIServerAway, 0},
+		"nodes throttled":         {"/nodes", status(http.StatusTooManyRequests, "3"), partition.Throttled, 3 * time.Second},
+		"a page has gone":         {"/nodes", status(http.StatusGone, ""), partition.Unreadable, 0},
+		"no answer": {"/version", func(w http.ResponseWriter) {
+			c, _, _ := w.(http.Hijacker).Hijack() //nolint:forcetypeassert // of HTTP/1.1
+			_ = c.Close()
+		}, partition.APIServerAway, 0},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			s := &apiServer{refuse: map[string]func(http.ResponseWriter){tc.path: tc.refuse}}
+			p := s.start(t)
+			_, _, leases := p.Leases(t.Context())
+			_, nodes := p.Nodes(t.Context())
+			_, going := p.Going(t.Context())
+			version := p.APIServer(t.Context())
+			got, is := errors.AsType[*Error](errors.Join(version, leases, nodes))
+			if !is || got.Cause != tc.cause || got.RetryAfter != tc.after {
+				t.Errorf("%+v, want %s after %s", got, tc.cause, tc.after)
+			}
+			if (nodes == nil) != (going == nil) {
+				t.Errorf("nodes %v, taints %v: want both or none", nodes, going)
+			}
+			asked := slices.DeleteFunc(slices.Clone(s.requests), func(r *http.Request) bool { return !strings.HasSuffix(r.URL.Path, tc.path) })
+			if want := 1 + strings.Count(tc.path, "nodes"); len(asked) != want {
+				t.Errorf("asked %d times, want %d", len(asked), want)
+			}
+		})
+	}
+}
+
+// Second pages fail, too.
+func TestLaterPageFails(t *testing.T) {
+	renewed := metav1.NowMicro()
+	s := &apiServer{}
+	for i := range pageSize + 1 {
+		s.leases = append(s.leases, lease(strconv.Itoa(i), &renewed))
+	}
+	n := 0
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if n++; n == 2 {
+			status(http.StatusGone, "")(w)
+			return
+		}
+		s.ServeHTTP(w, r)
+	}))
+	defer server.Close()
+	p, err := New(&rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	if _, all, err := p.Leases(t.Context()); err == nil || all != nil {
+		t.Errorf("%d leases, %v, want an error", len(all), err)
+	}
+}
+
+// zeros are as many as are read.
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { return len(p), nil }
+
+// An answer without an end is an error.
+func TestAnswerIsLimited(t *testing.T) {
+	s := &apiServer{refuse: map[string]func(http.ResponseWriter){"/leases": func(w http.ResponseWriter) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.CopyN(w, zeros{}, 2*maxAnswer) // until the reader has gone
+	}}}
+	_, _, err := s.start(t).Leases(t.Context())
+	if e, is := errors.AsType[*Error](err); !is || e.Cause != partition.APIServerAway || !strings.Contains(err.Error(), "too large") {
+		t.Errorf("Leases() = %v, want that the answer is too large", err)
+	}
+}
