@@ -55,14 +55,14 @@ func progressOf(s *restartbudget.State, r restartbudget.Result) *progress {
 
 func newBudgetStatus(r *Restarts) *budgetStatus { return &budgetStatus{Restarts: r} }
 
-// run writes statuses until ctx ends, and then returns nil.
-func (s *budgetStatus) run(ctx context.Context) error {
+// run writes statuses until ctx ends.
+func (s *budgetStatus) run(ctx context.Context) {
 	every := time.NewTicker(statusEvery)
 	defer every.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-every.C:
 		}
 		if p := s.progress.Load(); p != nil {

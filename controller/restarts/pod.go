@@ -78,24 +78,24 @@ func readPod(p *corev1.Pod) (pod, bool) {
 }
 
 // readGuarded takes what is kept of a guarded pod alone.
-func (r *pod) readGuarded(p *corev1.Pod, guarded []string) {
-	r.labels, r.owner = maps.Clone(p.Labels), ownerOf(p)
+func (p *pod) readGuarded(o *corev1.Pod, guarded []string) {
+	p.labels, p.owner = maps.Clone(o.Labels), ownerOf(o)
 	statuses := map[string]*corev1.ContainerStatus{}
-	for _, list := range [][]corev1.ContainerStatus{p.Status.InitContainerStatuses, p.Status.ContainerStatuses} {
+	for _, list := range [][]corev1.ContainerStatus{o.Status.InitContainerStatuses, o.Status.ContainerStatuses} {
 		for i := range list {
 			statuses[list[i].Name] = &list[i]
 		}
 	}
-	r.instances = instancesOf(p, guarded, statuses)
+	p.instances = instancesOf(o, guarded, statuses)
 	for _, name := range guarded {
 		c := restartbudget.Container{Name: intern(name)}
-		if spec := podspec.Container(&p.Spec, name); spec != nil {
+		if spec := podspec.Container(&o.Spec, name); spec != nil {
 			c.Image = intern(spec.Image)
 		}
 		if s := statuses[name]; s != nil {
 			c.Restarts = int(s.RestartCount)
 		}
-		r.Containers = append(r.Containers, c)
+		p.Containers = append(p.Containers, c)
 	}
 }
 

@@ -103,6 +103,9 @@ func TestReadPod(t *testing.T) {
 	if diff := cmp.Diff(want, p.Pod); diff != "" || !is || p.workload.String() != "Deployment/shop/web" {
 		t.Errorf("readPod() = %+v (-want +got):\n%s", p, diff)
 	}
+}
+
+func TestReadOtherPods(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(*corev1.Pod)
 		holds  func(pod, bool) bool

@@ -49,16 +49,7 @@ func (l *leader) statusFor(now time.Time, key watch.Key, g *grant, in restartbud
 	}
 	switch {
 	case is && last.ID == g.ID:
-		if l.late[g.ID] && last.Outcome == restartbudget.Open {
-			last.Outcome, last.Ended = restartbudget.Refunded, now
-			return statusOf(last), g.Outcome == restartbudget.Open
-		}
-		status, epoch := statusOf(last), g.epoch
-		if last.Outcome == restartbudget.Open {
-			epoch = max(epoch, l.epoch)
-			status.Epoch = epoch
-		}
-		return status, epoch > g.epoch || saysLess(g.Grant, last)
+		return l.statusOfLast(now, g, last)
 	case !is || g.Outcome != restartbudget.Open || l.writer.busy(writeID{classStatus, key}):
 		return v1alpha1.RestartGrantStatus{}, false
 	}
@@ -69,6 +60,20 @@ func (l *leader) statusFor(now time.Time, key watch.Key, g *grant, in restartbud
 		over.Outcome, over.Spent = restartbudget.Spent, now
 	}
 	return statusOf(over), true
+}
+
+// statusOfLast is statusFor for the last grant of a container, of which the state knows last.
+func (l *leader) statusOfLast(now time.Time, g *grant, last restartbudget.Grant) (v1alpha1.RestartGrantStatus, bool) {
+	if l.late[g.ID] && last.Outcome == restartbudget.Open {
+		last.Outcome, last.Ended = restartbudget.Refunded, now
+		return statusOf(last), g.Outcome == restartbudget.Open
+	}
+	status, epoch := statusOf(last), g.epoch
+	if last.Outcome == restartbudget.Open {
+		epoch = max(epoch, l.epoch)
+		status.Epoch = epoch
+	}
+	return status, epoch > g.epoch || saysLess(g.Grant, last)
 }
 
 func hasPod(in restartbudget.Input, g *restartbudget.Grant) bool {

@@ -276,7 +276,7 @@ func (s *simulation) endPod(p *pod) {
 }
 
 // reconcile does what the controller of Deployments does.
-func (s *simulation) reconcile(ctx context.Context) {
+func (s *simulation) reconcile(ctx context.Context) { //nolint:gocyclo // as in Kubernetes, one step after the other
 	for _, w := range s.workloads {
 		var live, old, unhealthy []*pod
 		available := 0

@@ -11,7 +11,6 @@ package restarts
 
 import (
 	"context"
-	"io"
 	"log/slog"
 	"runtime/debug"
 	"slices"
@@ -30,8 +29,8 @@ const schedules = 60
 
 func TestMain(m *testing.M) {
 	debug.SetGCPercent(400)
-	utilruntime.ErrorHandlers = nil                                    // one of them waits by the time of all schedules
-	klog.SetSlogLogger(slog.New(slog.NewTextHandler(io.Discard, nil))) // watches that break are logged by client-go
+	utilruntime.ErrorHandlers = nil                   // one of them waits by the time of all schedules
+	klog.SetSlogLogger(slog.New(slog.DiscardHandler)) // watches that break are logged by client-go
 	seeded.Setup()
 	goleak.VerifyTestMain(m)
 }

@@ -172,7 +172,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	took, late := t.sim.latency(longestAnswer), t.sim.chance(2)
 	if !pause(r.Context(), took) {
 		if late { // it was on its way
-			t.apply(r.Method, p, body)
+			_, _ = t.apply(r.Method, p, body) // nobody gets the answer
 		}
 		return nil, r.Context().Err()
 	}
@@ -194,12 +194,12 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // apply has a request take effect.
 func (t *transport) apply(method string, p path, body []byte) ([]byte, error) {
-	switch {
-	case method == http.MethodPost:
+	switch method {
+	case http.MethodPost:
 		return t.server.create(p.resource, shift(p.resource, body, t.ahead))
-	case method == http.MethodPatch:
+	case http.MethodPatch:
 		return t.server.patch(p.resource, p.key, shift(p.resource, body, t.ahead))
-	case method == http.MethodDelete:
+	case http.MethodDelete:
 		return t.server.remove(p.resource, p.key)
 	}
 	return nil, &statusError{405, metav1.StatusReasonMethodNotAllowed, method + " is not simulated"}
@@ -244,7 +244,7 @@ func (t *transport) watch(r *http.Request, p path, q url.Values) (*http.Response
 		seconds = 300
 	}
 	w.ends = time.Now().Add(time.Duration(seconds) * time.Second)
-	version, ok := 0, true
+	var version int
 	if q.Get("sendInitialEvents") == "true" {
 		if t.oldServer {
 			return t.answer(r, p, nil, &statusError{422, metav1.StatusReasonInvalid, "sendInitialEvents is forbidden"})
@@ -253,6 +253,7 @@ func (t *transport) watch(r *http.Request, p path, q url.Values) (*http.Response
 	} else if version, err = strconv.Atoi(q.Get("resourceVersion")); err != nil {
 		return nil, err
 	}
+	var ok bool
 	if w.place, ok = t.server.place(version); !ok {
 		return t.answer(r, p, nil, &statusError{410, metav1.StatusReasonExpired, "too old resource version"})
 	}
@@ -260,8 +261,7 @@ func (t *transport) watch(r *http.Request, p path, q url.Values) (*http.Response
 }
 
 func (t *transport) answer(r *http.Request, p path, data []byte, err error) (*http.Response, error) {
-	var refused *statusError
-	if errors.As(err, &refused) {
+	if refused, is := errors.AsType[*statusError](err); is {
 		return response(r, refused.code, io.NopCloser(bytes.NewReader(refused.status()))), nil
 	}
 	return response(r, http.StatusOK, io.NopCloser(bytes.NewReader(t.shown(p.resource, data)))), err

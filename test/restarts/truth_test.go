@@ -67,7 +67,7 @@ func (s *simulation) wroteGrant(change string, object []byte) {
 		delete(s.granted, o.Name) // there may be another one of the name
 		s.Note("grant %s is deleted", o.Name)
 	case g == nil:
-		g = &granted{name: o.Name, uid: o.Spec.PodUID, container: o.Spec.Container, restarts: int(o.Spec.Restarts), epoch: o.Spec.Epoch, at: time.Now(), decided: o.Spec.Granted.Time.Add(-s.clocks[o.Spec.Epoch]), late: o.Spec.Epoch < s.newest}
+		g = &granted{name: o.Name, uid: o.Spec.PodUID, container: o.Spec.Container, restarts: int(o.Spec.Restarts), epoch: o.Spec.Epoch, at: time.Now(), decided: o.Spec.Granted.Add(-s.clocks[o.Spec.Epoch]), late: o.Spec.Epoch < s.newest}
 		s.granted[o.Name] = g
 		s.Note("grant %s is made, epoch %d", o.Name, g.epoch)
 		s.checkHelps(g)
@@ -80,7 +80,7 @@ func (s *simulation) wroteGrant(change string, object []byte) {
 }
 
 // settle finds out which restarts of a pod are over. mu is held.
-func (s *simulation) settle(p *pod) {
+func (s *simulation) settle(p *pod) { //nolint:gocyclo // two questions about each restart
 	for _, r := range s.made {
 		if r.container.pod != p || r.over {
 			continue
