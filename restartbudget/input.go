@@ -66,6 +66,9 @@ type Container struct {
 	Name string
 	// Image as in the pod's spec.
 	Image string
+	// Patience is how long its check has to fail after a restart for that not to have helped: a container that starts fails at first, as the kubelet's
+	// failureThreshold allows.
+	Patience time.Duration
 	// Restarts is its restart count.
 	Restarts int
 	// Passed is the restart count with which its liveness check has passed last, 0 if it has not passed since it restarted for the first time.

@@ -24,7 +24,7 @@ func (s *State) observe(now time.Time, in Input, candidates []candidate) []Grant
 	}
 	for i := range candidates {
 		c := &candidates[i]
-		if rec := s.last[c.ContainerKey]; rec != nil && rec.Outcome == Spent && c.current() && c.Restarts > rec.ID.Restarts {
+		if rec := s.last[c.ContainerKey]; rec != nil && rec.Outcome == Spent && c.current() && c.Restarts > rec.ID.Restarts && !rec.isStarting(now, c) {
 			rec.Outcome, rec.Judged = Unhelpful, now
 			judged = append(judged, rec)
 		}
@@ -88,6 +88,16 @@ func (rec *record) finish(now time.Time, pod *Pod, mode Mode) {
 // over reports whether a restart has had its time, or ends with the simulation that it was part of.
 func (rec *record) over(now time.Time, mode Mode) bool {
 	return now.Sub(rec.at) >= InProgress || rec.DryRun && mode != DryRun
+}
+
+// isStarting reports whether the container that asks may only be starting after the restart: its check has not failed since for as long as the kubelet
+// would let it. What an agent has said before it knew of the restart does not count.
+func (rec *record) isStarting(now time.Time, c *candidate) bool {
+	since := c.Since
+	if rec.Spent.After(since) && !rec.Spent.After(now) { // clocks of leaders may differ
+		since = rec.Spent
+	}
+	return now.Sub(since) < c.container.Patience
 }
 
 // inProgress reports whether the grant takes a place in its workload's budget.

@@ -213,13 +213,17 @@ func (r *round) unhelpfulRestarts(c *candidate) Cause {
 	return Cause{}
 }
 
-// restartsInProgress is for all pods. A container whose own restart is in progress has its place.
+// restartsInProgress is for all pods. A container whose own restart is in progress has its place, unless it may only be starting yet.
 func (r *round) restartsInProgress(c *candidate) Cause {
 	t, n := r.tally(c), r.inProgress[c.Workload]
-	if r.last[c.ContainerKey].inProgress() {
+	starting := false
+	if own := r.last[c.ContainerKey]; own.inProgress() {
+		starting = own.Outcome == Spent && own.isStarting(r.now, c)
 		n--
 	}
 	switch {
+	case starting:
+		return Cause{ReasonInProgress, n + 1, t.pods, t.source}
 	case t.pods == 0:
 		return Cause{ReasonNoneAllowed, n, 0, t.source}
 	case n >= t.pods:

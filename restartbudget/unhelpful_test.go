@@ -52,6 +52,34 @@ func TestBadPathStopsAfterTwo(t *testing.T) {
 	}
 }
 
+// A container that starts fails at first. It is neither judged by that nor granted another restart, until its check has failed for as long as the kubelet
+// would let it.
+func TestStartIsNoFailure(t *testing.T) {
+	c := newCluster(t)
+	c.addDeployment("web", 1)
+	c.app("web-0").Patience = 10 * time.Second
+	for _, helps := range []bool{true, false} {
+		c.ask("web-0")
+		c.want("web-0 granted")
+		c.restart("web-0")
+		c.setReady(true, "web-0")
+		c.wait(time.Second)
+		c.in.Requests = nil
+		c.ask("web-0")
+		c.want("web-0 in_progress")
+		c.wait(9 * time.Second)
+		c.want("web-0 in_progress")
+		if helps {
+			c.pass("web-0")
+			c.want()
+			continue
+		}
+		c.wait(time.Second)
+		r := c.want("web-0 granted")
+		c.wantChanged(r, map[string]Outcome{"web-0": Unhelpful})
+	}
+}
+
 func TestRestartsThatDoNotHelp(t *testing.T) {
 	tests := map[string]struct {
 		happens func(c *cluster, web *Workload)

@@ -54,7 +54,7 @@ func (p *pod) sameGrants(other *pod) bool {
 func readPod(p *corev1.Pod) (pod, bool) {
 	asked := p.Annotations[mesh.AnnotationGuardedLiveness] == "enabled"
 	table := probeTable(&p.Spec, asked)
-	guarded, decides := guardedContainers(table)
+	guarded, patience := guardedContainers(table)
 	if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
 		return pod{uid: string(p.UID), ended: true, instances: instancesOf(p, guarded, nil)}, len(guarded) > 0
 	}
@@ -71,14 +71,13 @@ func readPod(p *corev1.Pod) (pod, bool) {
 		r.unguarded = unguardedOf(p, table)
 	}
 	if len(guarded) > 0 {
-		r.readGuarded(p, guarded)
-		r.decides = decides
+		r.readGuarded(p, guarded, patience)
 	}
 	return r, true
 }
 
 // readGuarded takes what is kept of a guarded pod alone.
-func (p *pod) readGuarded(o *corev1.Pod, guarded []string) {
+func (p *pod) readGuarded(o *corev1.Pod, guarded []string, patience map[string]time.Duration) {
 	p.labels, p.owner = maps.Clone(o.Labels), ownerOf(o)
 	statuses := map[string]*corev1.ContainerStatus{}
 	for _, list := range [][]corev1.ContainerStatus{o.Status.InitContainerStatuses, o.Status.ContainerStatuses} {
@@ -88,7 +87,8 @@ func (p *pod) readGuarded(o *corev1.Pod, guarded []string) {
 	}
 	p.instances = instancesOf(o, guarded, statuses)
 	for _, name := range guarded {
-		c := restartbudget.Container{Name: intern(name)}
+		c := restartbudget.Container{Name: intern(name), Patience: patience[name]}
+		p.decides = max(p.decides, c.Patience)
 		if spec := podspec.Container(&o.Spec, name); spec != nil {
 			c.Image = intern(spec.Image)
 		}
@@ -99,15 +99,16 @@ func (p *pod) readGuarded(o *corev1.Pod, guarded []string) {
 	}
 }
 
-// guardedContainers returns those that a probe table guards, sorted, and the longest that the kubelet needs to restart one of them.
-func guardedContainers(table mesh.ProbeTable) (all []string, decides time.Duration) {
+// guardedContainers returns those that a probe table guards, sorted, and how long the kubelet needs to restart each at most.
+func guardedContainers(table mesh.ProbeTable) (all []string, patience map[string]time.Duration) {
+	patience = map[string]time.Duration{}
 	for _, p := range table {
 		if p.Guarded {
-			all, decides = append(all, p.Container), max(decides, decidesIn(p))
+			all, patience[p.Container] = append(all, p.Container), decidesIn(p)
 		}
 	}
 	slices.Sort(all)
-	return slices.Compact(all), decides
+	return slices.Compact(all), patience
 }
 
 // probeTable returns that of the sidecar, nil if there is none that its agent can read. Unless all are asked for, those that guard nothing are left out

@@ -97,7 +97,7 @@ func unguard(p *corev1.Pod) { p.Spec.Containers[0].Env = nil }
 
 func TestReadPod(t *testing.T) {
 	want := restartbudget.Pod{
-		Name: "web-5d4f-1", Node: "node1", Template: "5d4f", Ready: true, Containers: []restartbudget.Container{{Name: "app", Image: "web:1", Restarts: 3}},
+		Name: "web-5d4f-1", Node: "node1", Template: "5d4f", Ready: true, Containers: []restartbudget.Container{{Name: "app", Image: "web:1", Patience: 33 * time.Second, Restarts: 3}},
 	}
 	p, is := readPod(guardedPod())
 	if diff := cmp.Diff(want, p.Pod); diff != "" || !is || p.workload.String() != "Deployment/shop/web" {

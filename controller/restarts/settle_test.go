@@ -19,7 +19,7 @@ func TestOutcomeOfReplacedGrant(t *testing.T) {
 		p := a.pod("web-0")
 		p.Status.ContainerStatuses[0].RestartCount++
 		a.setPod(p)
-		wait(time.Second)
+		wait(time.Minute)
 		a.want("web-0 app 3.0 epoch 7 unhelpful", "web-0 app 4.0 epoch 7")
 		p = a.pod("web-0")
 		p.Status.ContainerStatuses[0].RestartCount++
