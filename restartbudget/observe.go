@@ -17,14 +17,14 @@ func (s *State) observe(now time.Time, in Input, candidates []candidate) []Grant
 		}
 		before[rec] = rec.Grant
 		rec.proceed(now, pod, in.Settings.Mode)
-		if c := pod.find(key.Name); c != nil && rec.Outcome == Spent && c.Passed > rec.ID.Restarts {
+		if rec.helped(pod) {
 			rec.Outcome, rec.Judged = Helped, now
 			judged = append(judged, rec)
 		}
 	}
 	for i := range candidates {
 		c := &candidates[i]
-		if rec := s.last[c.ContainerKey]; rec != nil && rec.Outcome == Spent && c.current() && c.Restarts > rec.ID.Restarts && !rec.isStarting(now, c) {
+		if rec := s.last[c.ContainerKey]; rec != nil && rec.failedAgain(now, c) {
 			rec.Outcome, rec.Judged = Unhelpful, now
 			judged = append(judged, rec)
 		}
@@ -88,6 +88,17 @@ func (rec *record) finish(now time.Time, pod *Pod, mode Mode) {
 // over reports whether a restart has had its time, or ends with the simulation that it was part of.
 func (rec *record) over(now time.Time, mode Mode) bool {
 	return now.Sub(rec.at) >= InProgress || rec.DryRun && mode != DryRun
+}
+
+// helped reports whether the check has passed after the restart.
+func (rec *record) helped(pod *Pod) bool {
+	c := pod.find(rec.ID.Name)
+	return c != nil && rec.Outcome == Spent && c.Passed > rec.ID.Restarts
+}
+
+// failedAgain reports whether the container that asks shows that the restart has not helped.
+func (rec *record) failedAgain(now time.Time, c *candidate) bool {
+	return rec.Outcome == Spent && c.current() && c.Restarts > rec.ID.Restarts && !rec.isStarting(now, c)
 }
 
 // isStarting reports whether the container that asks may only be starting after the restart: its check has not failed since for as long as the kubelet

@@ -238,7 +238,7 @@ func TestAloneControlPlane(t *testing.T) {
 	cp.scale("sonde-cp", 0)
 	cp.waitRolledOutAs("sonde-cp", controlPlaneLabel)
 	for _, f := range guarded {
-		f.fail()
+		f.fail(false)
 	}
 	w.scale("web", 3)
 	w.waitEvent(w.replicaSet("web"), "FailedCreate", "inject.sonde.dev")

@@ -31,6 +31,8 @@ type fleet struct {
 	seen  map[types.UID]seenPod
 	// curve says how many pods were not Ready, at each change.
 	curve []point
+	// before are the restarts of each pod when its probes failed.
+	before map[types.UID]int32
 	// mostDown is how many pods were not Ready at once at most, and mostRestarting how many had restarted and not been Ready since.
 	mostDown, mostRestarting int
 }
@@ -53,10 +55,13 @@ func (n *namespace) newFleet(app string, pods int, guarded string, edit ...func(
 	d.Spec.Template.Annotations[mesh.AnnotationGuardedLiveness] = guarded
 	d.Spec.Template.Spec.NodeName = "" // they are more than one node has processors for
 	c := &d.Spec.Template.Spec.Containers[0]
-	c.LivenessProbe = healthz(3)
-	c.ReadinessProbe = &corev1.Probe{
-		ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(portHTTP)}}, PeriodSeconds: 1, InitialDelaySeconds: 3,
+	c.Args = append(c.Args, "--grpc-service=liveness")
+	c.LivenessProbe = &corev1.Probe{
+		ProbeHandler:  corev1.ProbeHandler{GRPC: &corev1.GRPCAction{Port: portGRPC, Service: new("liveness")}},
+		PeriodSeconds: 1, FailureThreshold: 3,
 	}
+	c.ReadinessProbe = healthz(1)
+	c.ReadinessProbe.InitialDelaySeconds = 3
 	for _, e := range edit {
 		e(&d.Spec.Template)
 	}
@@ -134,15 +139,31 @@ func (f *fleet) see(p *corev1.Pod) {
 	}
 }
 
-// fail has the liveness probes of all pods fail from now on, until their containers restart.
-func (f *fleet) fail() {
+// fail has the liveness probes of all pods fail from now on, until their containers restart, and their readiness probes if that is asked for.
+func (f *fleet) fail(readiness bool) {
 	f.t.Helper()
 	f.mu.Lock()
-	f.began, f.curve, f.mostDown, f.mostRestarting = time.Now(), nil, 0, 0
+	f.began, f.curve, f.mostDown, f.mostRestarting, f.before = time.Now(), nil, 0, 0, map[types.UID]int32{}
+	for uid, s := range f.seen {
+		f.before[uid] = s.restarts
+	}
 	f.mu.Unlock()
 	for _, pod := range f.podsOf(f.app) {
-		f.setHealthz(pod, 500)
+		if readiness {
+			f.setHealthz(pod, 500)
+		}
+		f.setLive(pod, false)
 	}
+}
+
+// setLive has the liveness probe of a pod fail, or pass again.
+func (f *fleet) setLive(pod string, live bool) {
+	f.t.Helper()
+	status := "NOT_SERVING"
+	if live {
+		status = "SERVING"
+	}
+	f.namespace.app(pod).do("PUT", "/grpc", url.Values{"service": {"liveness"}, "status": {status}}, nil)
 }
 
 func (n *namespace) setHealthz(pod string, code int) {
@@ -174,14 +195,14 @@ func (f *fleet) waitRestarts(limit time.Duration, want int) {
 	})
 }
 
-// waitHealed waits until each container has restarted, and all pods are Ready.
+// waitHealed waits until each container has restarted since the probes failed, and all pods are Ready.
 func (f *fleet) waitHealed(limit time.Duration) {
 	f.t.Helper()
 	f.wait(limit, "the restart of all of "+f.app, func() error {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		for uid, s := range f.seen {
-			if s.restarts == 0 || !s.ready {
+			if s.restarts == f.before[uid] || !s.ready {
 				return fmt.Errorf("pod %s: %+v", uid, s)
 			}
 		}

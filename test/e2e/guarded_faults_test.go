@@ -19,11 +19,11 @@ func TestAloneGuarded(t *testing.T) {
 	cp := &namespace{t: t, name: systemNamespace}
 	const pods, budget, threshold = 12, 3, 10
 	f := n.newFleet("web", pods, "enabled", func(template *corev1.PodTemplateSpec) {
-		template.Spec.Containers[0].LivenessProbe = healthz(threshold)
+		template.Spec.Containers[0].LivenessProbe.FailureThreshold = threshold
 	})
 	f.watch()
 	names := cp.waitReplicas()
-	f.fail()
+	f.fail(false)
 
 	f.waitRestarts(2*time.Minute, 1)
 	leads, follows := cp.leading(names)
@@ -91,7 +91,7 @@ func TestAloneGuardedBreaker(t *testing.T) {
 		f.watch()
 	}
 	for _, f := range all { // one at a time would restart some before
-		n.setHealthz(n.podsOf(f.app)[0], 500)
+		f.setLive(n.podsOf(f.app)[0], false)
 	}
 	restarts := func() (sum int) {
 		for _, f := range all {
@@ -117,7 +117,7 @@ func TestAloneGuardedBreaker(t *testing.T) {
 			waits = f
 			continue
 		}
-		n.setHealthz(n.podsOf(f.app)[0], 200)
+		f.setLive(n.podsOf(f.app)[0], true)
 	}
 	waits.waitRestarts(3*time.Minute, 1)
 }

@@ -17,37 +17,31 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// TestGuardedLiveness has the liveness probes of all pods of three Deployments fail at once. Those of guarded pods restart in turn: the default allows a
-// quarter. So they do if their readiness fails, too, when none of them serves anyway. Without the guard they restart together.
+// TestGuardedLiveness has the liveness probes of all pods of a Deployment fail at once, and then once more with their readiness probes, when none of them serves
+// anyway. They restart in turn: the default allows a quarter. Without the guard pods restart together.
 func TestGuardedLiveness(t *testing.T) {
 	t.Parallel()
 	n := newNamespace(t, injected)
 	const pods, budget = 10, 2
-	guarded, native := n.newFleet("guarded", pods, "enabled"), n.newFleet("native", pods, "disabled")
-	unready := n.newFleet("unready", pods, "enabled", func(template *corev1.PodTemplateSpec) {
-		p := healthz(1)
-		p.InitialDelaySeconds = 3
-		template.Spec.Containers[0].ReadinessProbe = p
-	})
-	all := []*fleet{guarded, native, unready}
-	for _, f := range all {
-		f.watch()
-	}
-	for _, f := range all {
-		f.fail()
-	}
-	for _, f := range all {
-		f.waitHealed(5 * time.Minute)
-	}
-	guarded.check(budget)
-	unready.check(budget)
+	guarded := n.newFleet("guarded", pods, "enabled")
+	native := n.newFleet("native", pods, "disabled", func(template *corev1.PodTemplateSpec) { template.Labels[join] = "disabled" })
+	guarded.watch()
+	native.watch()
+	guarded.fail(false)
+	native.fail(false)
+	native.waitHealed(5 * time.Minute)
 	native.check(pods)
-	if guarded.mostDown > budget {
-		t.Errorf("%d guarded pods were not Ready at once", guarded.mostDown)
-	}
 	if native.mostRestarting <= budget {
 		t.Errorf("at most %d pods restarted at once without the guard: this test sees nothing", native.mostRestarting)
 	}
+	guarded.waitHealed(5 * time.Minute)
+	guarded.check(budget)
+	if guarded.mostDown > budget {
+		t.Errorf("%d guarded pods were not Ready at once", guarded.mostDown)
+	}
+	guarded.fail(true)
+	guarded.waitHealed(5 * time.Minute)
+	guarded.check(budget)
 }
 
 // TestGuardedBadPath has a liveness probe that never passes, as after a rollout with a wrong port: two containers restart, and then none.
@@ -112,7 +106,7 @@ func TestGuardedHeld(t *testing.T) {
 	n.annotate(held, mesh.AnnotationLiveness, "suspended")
 	client := n.app("client")
 	client.waitCall("http://web.%s/", n.name)
-	n.setHealthz(held, http.StatusInternalServerError)
+	f.setLive(held, false)
 	const calls = 20
 	n.wait(time.Minute, fmt.Sprintf("%d calls of which none gets to %s", calls, held), func() error {
 		for range calls {
