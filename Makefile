@@ -133,7 +133,7 @@ cluster-demo: bin/testbed image $(HELM) ## show the mesh on a real cluster, each
 # What depends on the family of addresses, which is tried once more where pods have IPv6 alone.
 E2E_IPV6 = Probes|Seed|Strict|StatefulSet|Forms
 # Tests that stop what all need come last.
-E2E_TESTS = cd test/e2e; tests() { SONDE_E2E_TESTBED=$(CURDIR)/bin/testbed $(OWN_CLUSTER) exec 1 ../../bin/e2e/e2e.test -test.v -test.timeout 25m "$$@"; }; \
+E2E_TESTS = cd test/e2e; tests() { SONDE_E2E_TESTBED=$(CURDIR)/bin/testbed $(OWN_CLUSTER) exec 1 ../../bin/e2e/e2e.test -test.v -test.timeout 40m "$$@"; }; \
 	$(if $(RUN),tests -test.parallel 3 -test.run '$(RUN)',failed=; \
 	tests -test.parallel 3 -test.skip '^TestAlone' || failed=1; tests -test.run '^TestAlone' || failed=1; [ -z "$$failed" ])
 # Tests in parallel have several workloads fail: by default that opens the breaker, for all of them.
