@@ -16,7 +16,8 @@ const (
 // quiet returns a context whose errors client-go logs when the API server is lost, and then each complainEvery. It tries again every two seconds, and
 // would say so each time.
 func (s *Store[O, R]) quiet(ctx context.Context) context.Context {
-	return klog.NewContext(ctx, klog.New(quietSink{klog.FromContext(ctx).GetSink(), s.mayComplain}))
+	log := klog.FromContext(ctx)
+	return klog.NewContext(ctx, log.WithSink(quietSink{log.GetSink(), s.mayComplain})) // New would initialise the sink, which all share
 }
 
 // mayComplain reports whether an error is worth a line.
