@@ -28,7 +28,7 @@ type guarded struct {
 func openGuarded(m *machine, p *plane) *guarded {
 	m.t.Helper()
 	m.join(p)
-	ctx, cancel := context.WithTimeout(m.t.Context(), time.Minute) // a grant that does not come ends the test
+	ctx, cancel := context.WithTimeout(m.t.Context(), 5*time.Minute) // a grant that does not come ends the test
 	m.t.Cleanup(cancel)
 	stream, err := agentv1.NewAgentServiceClient(m.dial(p)).Session(ctx)
 	if err != nil {
