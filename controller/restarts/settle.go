@@ -91,6 +91,17 @@ func saysLess(written, known restartbudget.Grant) bool {
 	return furthest[written.Outcome] < furthest[known.Outcome] || written.Ended.IsZero() && !known.Ended.IsZero()
 }
 
+// newest returns what is known of a grant, which may not be written yet.
+func (l *leader) newest(g *grant) restartbudget.Grant {
+	if last, is := l.state.Last(g.ID.ContainerKey); is && last.ID == g.ID {
+		return last
+	}
+	if judged, is := l.judged[g.ID]; is {
+		return judged
+	}
+	return g.Grant
+}
+
 // refund ends grants that were not used, as agents say.
 func (l *leader) refund(now time.Time, liveness map[watch.Key]Liveness) {
 	for pod, said := range liveness {
@@ -107,7 +118,11 @@ func (l *leader) refund(now time.Time, liveness map[watch.Key]Liveness) {
 func (l *leader) sweep(now time.Time, in restartbudget.Input) {
 	for _, key := range l.grants.Keys() {
 		g := l.grants.Get(key)
-		if g == nil || now.Sub(g.Granted) < keepGrants || g.Outcome == restartbudget.Unhelpful && l.state.Unhelpful(g.Workload, g.Template) || g.Ended.IsZero() && hasPod(in, &g.Grant) {
+		if g == nil || now.Sub(g.Granted) < keepGrants {
+			continue
+		}
+		known := l.newest(g) // a watch may not have it yet
+		if known.Outcome == restartbudget.Unhelpful && l.state.Unhelpful(g.Workload, g.Template) || known.Ended.IsZero() && hasPod(in, &g.Grant) {
 			continue
 		}
 		l.remove(key)
