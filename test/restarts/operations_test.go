@@ -1,5 +1,3 @@
-//go:build soak
-
 package restarts
 
 import (
@@ -10,48 +8,48 @@ import (
 	"github.com/sonde-mesh/sonde/test/anymesh"
 )
 
-// operation is one kind of event, with its weight among all.
+// operation is one kind of event, with its weight among all, and among those of a schedule that leaves something out: leaders come and go in it.
 type operation struct {
-	weight int
-	do     func(s *simulation, ctx context.Context)
+	weight, leaders int
+	do              func(s *simulation, ctx context.Context)
 }
 
 var operations = []operation{
-	{14, func(s *simulation, _ context.Context) { s.fail(anymesh.Pick(s.random, 1, 2, 100)) }},
-	{2, func(s *simulation, _ context.Context) { s.heal() }},
-	{3, func(s *simulation, ctx context.Context) {
+	{14, 6, func(s *simulation, _ context.Context) { s.fail(anymesh.Pick(s.random, 1, 2, 100)) }},
+	{2, 0, func(s *simulation, _ context.Context) { s.heal() }},
+	{3, 0, func(s *simulation, ctx context.Context) {
 		if len(s.replicas) < maxReplicas {
 			s.startReplica(ctx)
 		}
 	}},
-	{3, func(s *simulation, _ context.Context) {
+	{3, 0, func(s *simulation, _ context.Context) {
 		if r := s.anyReplica(); r != nil {
 			s.kill(r.name)
 		}
 	}},
-	{4, func(s *simulation, _ context.Context) {
+	{4, 0, func(s *simulation, _ context.Context) {
 		if s.leader != nil {
 			s.leader.transport.set(anymesh.Pick(s.random, killAfter, freezeBefore))
 		}
 	}},
-	{3, func(s *simulation, _ context.Context) {
+	{3, 0, func(s *simulation, _ context.Context) {
 		if s.leader != nil {
 			s.stopped(s.leader.name)
 		}
 	}},
-	{3, (*simulation).stopBeforeGrant},
-	{3, func(s *simulation, _ context.Context) {
+	{3, 6, (*simulation).stopBeforeGrant},
+	{3, 6, func(s *simulation, _ context.Context) {
 		if s.leader != nil {
 			s.handOver()
 		}
 	}},
-	{2, func(s *simulation, _ context.Context) { // the whole control plane
+	{2, 0, func(s *simulation, _ context.Context) { // the whole control plane
 		for _, name := range s.names() {
 			s.kill(name)
 		}
 		s.replacements = time.Now().Add(time.Duration(1+s.random.IntN(6)) * time.Minute)
 	}},
-	{2, func(s *simulation, _ context.Context) {
+	{2, 0, func(s *simulation, _ context.Context) {
 		d := time.Duration(s.random.IntN(60)) * time.Second
 		s.Note("the API server is away for %s", d)
 		s.disturb()
@@ -60,14 +58,14 @@ var operations = []operation{
 		s.mu.Unlock()
 		s.breakWatches()
 	}},
-	{3, func(s *simulation, _ context.Context) {
+	{3, 0, func(s *simulation, _ context.Context) {
 		s.Note("all watches break")
 		if s.random.IntN(2) == 0 {
 			s.api.compact()
 		}
 		s.breakWatches()
 	}},
-	{3, func(s *simulation, ctx context.Context) {
+	{3, 0, func(s *simulation, ctx context.Context) {
 		if p := s.anyPod(); p != nil && p.agent != nil {
 			s.Note("the agent of %s dies", p.name)
 			s.disturb()
@@ -76,24 +74,26 @@ var operations = []operation{
 			p.agentAgain(ctx)
 		}
 	}},
-	{3, func(s *simulation, ctx context.Context) {
+	{3, 0, func(s *simulation, ctx context.Context) {
 		if p := s.anyPod(); p != nil {
 			s.restartSidecar(ctx, p)
 		}
 	}},
-	{3, func(s *simulation, _ context.Context) {
+	{3, 0, func(s *simulation, _ context.Context) {
 		if p := s.anyPod(); p != nil {
 			s.Note("the connections of %s break", p.name)
 			s.disturb()
 			s.network.Reset(p.host)
 		}
 	}},
-	{3, func(s *simulation, _ context.Context) { s.restartKubelet() }},
-	{3, func(s *simulation, _ context.Context) { s.rollout() }},
-	{2, func(s *simulation, _ context.Context) {
-		s.setBudget(anymesh.Pick(s.random, s.workloads...), s.random.IntN(4)-1)
+	{3, 0, func(s *simulation, _ context.Context) { s.restartKubelet() }},
+	{3, 0, func(s *simulation, _ context.Context) { s.rollout() }},
+	{2, 0, func(s *simulation, _ context.Context) {
+		if !s.apiAway() {
+			s.setBudget(anymesh.Pick(s.random, s.workloads...), s.random.IntN(4)-1)
+		}
 	}},
-	{3, func(s *simulation, _ context.Context) {
+	{3, 0, func(s *simulation, _ context.Context) {
 		if p := s.anyPod(); p != nil {
 			s.deletePod(p)
 		}
@@ -102,7 +102,12 @@ var operations = []operation{
 
 // operate makes one random operation.
 func (s *simulation) operate(ctx context.Context) {
-	i := anymesh.Weighted(s.random, len(operations), func(i int) int { return operations[i].weight })
+	i := anymesh.Weighted(s.random, len(operations), func(i int) int {
+		if s.variant == whole {
+			return operations[i].weight
+		}
+		return operations[i].leaders
+	})
 	operations[i].do(s, ctx)
 }
 

@@ -1,5 +1,3 @@
-//go:build soak
-
 package restarts
 
 import (
@@ -28,9 +26,11 @@ type workload struct {
 	probes   []mesh.Probe // of its containers
 	template int
 	bad      map[int]*fault // what is wrong with all pods of a template
-	away     *agentv1.WhenAway
-	pods     []*pod     // also those that have gone
-	budgets  []budgetAt // in their order
+	// unhelpful are the grants, by template, of restarts that a leader has found not to have helped.
+	unhelpful map[int]map[string]bool
+	away      *agentv1.WhenAway
+	pods      []*pod     // also those that have gone
+	budgets   []budgetAt // in their order
 }
 
 // budgetAt is how many pods may be unavailable from then on.

@@ -1,13 +1,9 @@
-//go:build soak
-
 package restarts
 
 import (
 	"context"
 	"testing/synctest"
 	"time"
-
-	"github.com/sonde-mesh/sonde/restartbudget"
 )
 
 const (
@@ -72,13 +68,7 @@ func (s *simulation) release() {
 func (s *simulation) waitsForTemplate(w *workload) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n := 0
-	for _, g := range s.granted {
-		if p := s.podOf(g.uid); p != nil && p.of == w && p.template == w.template && g.outcome == restartbudget.Unhelpful {
-			n++
-		}
-	}
-	return n >= 2 || w.bad[w.template] != nil
+	return len(w.unhelpful[w.template]) >= 2 || w.bad[w.template] != nil
 }
 
 // check waits until all containers pass.

@@ -1,5 +1,3 @@
-//go:build soak
-
 package restarts
 
 import (
@@ -216,7 +214,7 @@ func (s *simulation) end() {
 
 // addWorkload adds a Deployment with all its pods.
 func (s *simulation) addWorkload(ctx context.Context, name string) {
-	w := &workload{name: name, replicas: 1 + s.random.IntN(5), bad: map[int]*fault{}, away: &agentv1.WhenAway{}}
+	w := &workload{name: name, replicas: 1 + s.random.IntN(5), bad: map[int]*fault{}, unhelpful: map[int]map[string]bool{}, away: &agentv1.WhenAway{}}
 	for i := range 1 + s.random.IntN(4)/3 {
 		w.probes = append(w.probes, mesh.Probe{
 			Container: fmt.Sprint("app", i), Type: mesh.ProbeLiveness, Guarded: true, HTTPGet: &mesh.HTTPGetProbe{Path: "/alive", Port: int32(8080 + i)},

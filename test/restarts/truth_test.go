@@ -1,5 +1,3 @@
-//go:build soak
-
 package restarts
 
 import (
@@ -41,7 +39,8 @@ type restart struct {
 	count     int // restart count before
 	at        time.Time
 	grant     *granted // nil if it needed none
-	over      bool     // the pod is Ready, and the container was checked since
+	ready     bool     // the pod has been Ready since
+	over      bool     // and the container was checked
 	failed    bool     // its check has failed since
 	unhelpful bool     // it is long known that it has failed since, and never passed
 }
@@ -61,6 +60,9 @@ func (s *simulation) wroteGrant(change string, object []byte) {
 	defer s.mu.Unlock()
 	if g := s.granted[o.Name]; g != nil {
 		g.outcome = restartbudget.Outcome(o.Status.Outcome)
+		if p := s.podOf(g.uid); p != nil && g.outcome == restartbudget.Unhelpful {
+			p.of.noteUnhelpful(p.template, g.name)
+		}
 	}
 	switch g := s.granted[o.Name]; {
 	case change == "DELETED":
@@ -72,10 +74,29 @@ func (s *simulation) wroteGrant(change string, object []byte) {
 		s.Note("grant %s is made, epoch %d", o.Name, g.epoch)
 		s.checkHelps(g)
 	case restartbudget.Outcome(o.Status.Outcome) == restartbudget.Refunded && g.refunded.IsZero():
+		s.giveBack(g)
 		g.refunded = time.Now()
 		s.Note("grant %s is refunded", o.Name)
 	default:
 		s.Note("grant %s is written: %q", o.Name, o.Status.Outcome)
+	}
+}
+
+// noteUnhelpful notes that a restart of a template has not helped.
+func (w *workload) noteUnhelpful(template int, grant string) {
+	if w.unhelpful[template] == nil {
+		w.unhelpful[template] = map[string]bool{}
+	}
+	w.unhelpful[template][grant] = true
+}
+
+// giveBack ends the restarts of a container of which a grant is refunded: a leader counts the last one alone. An agent may give one back by which the container
+// has restarted, if the kubelet had counted failures before. mu is held.
+func (s *simulation) giveBack(g *granted) {
+	for _, r := range s.made {
+		if r.grant != nil && r.grant.uid == g.uid && r.grant.container == g.container && !r.grant.decided.After(g.decided) {
+			r.over = true
+		}
 	}
 }
 
@@ -86,7 +107,9 @@ func (s *simulation) settle(p *pod) { //nolint:gocyclo // two questions about ea
 			continue
 		}
 		c := r.container
-		if p.ready && c.running && c.checked && c.restarts > r.count {
+		since := c.running && c.restarts > r.count
+		r.ready = r.ready || p.ready && since // a leader may hear late that it is not any more
+		if r.ready && c.checked && since {
 			r.over = true
 			s.Note("the restart of %s of %s is over", c.name(), p.name)
 		}
@@ -140,7 +163,7 @@ func (s *simulation) restarts(c *container, excused bool) {
 		s.Wrong("%s of %s %s", c.name(), c.pod.name, noGrant)
 		return
 	}
-	if r.grant.late && time.Since(r.grant.at) < lateness {
+	if s.variant == whole && r.grant.late && time.Since(r.grant.at) < lateness {
 		s.Note("before the leader could take that back")
 		r.grant = nil // no budget is promised for it, and it is unavailable as any other
 		return
