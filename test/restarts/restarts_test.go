@@ -23,7 +23,7 @@ import (
 )
 
 // schedules are played by themselves; more by hand, see decision 053.
-const schedules = 30
+const schedules = 15
 
 func TestMain(m *testing.M) {
 	debug.SetGCPercent(400)
@@ -53,7 +53,7 @@ func TestEpochsAreNeeded(t *testing.T) { expect(t, withoutEpochs, tooMany) }
 // expect fails unless one of the schedules of a variant goes wrong in that way.
 func expect(t *testing.T, v variant, wrong string) {
 	t.Helper()
-	for seed := range uint64(seeded.Count(10 * schedules)) {
+	for seed := range uint64(seeded.Count(20 * schedules)) {
 		var wrongs []string
 		seeded.Play(t, seed, func(ctx context.Context, j *seeded.Journal) {
 			j.Expect()

@@ -191,7 +191,7 @@ func (s *simulation) play(ctx context.Context) {
 			break
 		}
 	}
-	if !s.Failed() {
+	if !s.Failed() && s.variant == whole {
 		s.rest(ctx)
 	}
 	s.end()
@@ -221,6 +221,10 @@ func (s *simulation) addWorkload(ctx context.Context, name string) {
 			TimeoutSeconds: 1, PeriodSeconds: anymesh.Pick[int32](s.random, 5, 10), FailureThreshold: int32(1 + s.random.IntN(3)),
 		})
 	}
+	budget := s.random.IntN(4) - 1
+	if s.variant != whole { // it goes wrong the sooner
+		w.replicas, w.probes, budget = 5, w.probes[:1], 1
+	}
 	switch s.random.IntN(4) {
 	case 0:
 		w.away = &agentv1.WhenAway{Policy: agentv1.WhenAway_SLOTS, After: durationpb.New(30 * time.Second), Turns: uint32(w.replicas), TurnTime: durationpb.New(time.Minute)}
@@ -230,7 +234,7 @@ func (s *simulation) addWorkload(ctx context.Context, name string) {
 	s.Note("%s has %d pods of %d containers, while away %v", name, w.replicas, len(w.probes), w.away)
 	s.workloads = append(s.workloads, w)
 	s.putDeployment(w)
-	s.setBudget(w, s.random.IntN(4)-1)
+	s.setBudget(w, budget)
 	for range w.replicas {
 		s.startPod(ctx, w)
 	}
