@@ -6,14 +6,10 @@ import (
 	"sync"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
+	"google.golang.org/protobuf/proto"
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/intstr"
-
-	"google.golang.org/protobuf/proto"
 
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
@@ -273,77 +269,4 @@ func (s *simulation) endPod(p *pod) {
 		s.Detail("%v", err) // its status was never written
 	}
 	s.tell(func(r *replica) { r.pipeline.Builder.Delete(sourceObjects, p.dataplane().Key()) })
-}
-
-// reconcile does what the controller of Deployments does.
-func (s *simulation) reconcile(ctx context.Context) { //nolint:gocyclo // as in Kubernetes, one step after the other
-	for _, w := range s.workloads {
-		var live, old, unhealthy []*pod
-		available := 0
-		s.mu.Lock()
-		for _, p := range w.pods {
-			if p.gone || !p.deleted.IsZero() {
-				continue
-			}
-			live = append(live, p)
-			if p.available {
-				available++
-			}
-			switch {
-			case p.template == w.template:
-			case p.available:
-				old = append(old, p)
-			default:
-				unhealthy = append(unhealthy, p)
-			}
-		}
-		var over []*pod
-		for _, p := range w.pods {
-			if !p.gone && !p.deleted.IsZero() && time.Since(p.deleted) > 5*time.Second {
-				over = append(over, p)
-			}
-		}
-		s.mu.Unlock()
-		for _, p := range over {
-			s.endPod(p)
-		}
-		switch {
-		case len(live) < w.replicas, len(old)+len(unhealthy) > 0 && len(live) == w.replicas:
-			s.startPod(ctx, w)
-		case len(unhealthy) > 0: // they go first
-			s.deletePod(unhealthy[0])
-		case len(old) > 0 && available >= w.replicas:
-			s.deletePod(old[0])
-		}
-	}
-}
-
-// putDeployment writes the Deployment of a workload.
-func (s *simulation) putDeployment(w *workload) {
-	s.api.put("deployments", &appsv1.Deployment{
-		TypeMeta: metav1.TypeMeta{Kind: "Deployment", APIVersion: "apps/v1"}, ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: w.name},
-		Spec: appsv1.DeploymentSpec{Replicas: new(int32(w.replicas))},
-	})
-}
-
-// setBudget sets how many pods of a workload may be unavailable, by a PodDisruptionBudget; with -1 there is none.
-func (s *simulation) setBudget(w *workload, pods int) {
-	s.Note("%s: the PodDisruptionBudget says %d", w.name, pods)
-	allowed := pods
-	if pods < 0 {
-		allowed = max(w.replicas/4, 1)
-		if _, err := s.api.remove("poddisruptionbudgets", namespace+"/"+w.name); err != nil {
-			s.Detail("%v", err) // there was none
-		}
-	} else {
-		s.api.put("poddisruptionbudgets", &policyv1.PodDisruptionBudget{
-			TypeMeta: metav1.TypeMeta{Kind: "PodDisruptionBudget", APIVersion: "policy/v1"}, ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: w.name},
-			Spec: policyv1.PodDisruptionBudgetSpec{
-				MaxUnavailable: new(intstr.FromInt32(int32(pods))), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": w.name}},
-			},
-		})
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	w.budgets = append(w.budgets, budgetAt{time.Now(), allowed})
 }

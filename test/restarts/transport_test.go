@@ -170,7 +170,8 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	took, late := t.sim.latency(longestAnswer), t.sim.chance(2)
 	if !pause(r.Context(), took) {
 		if late { // it was on its way
-			_, _ = t.apply(r.Method, p, body) // nobody gets the answer
+			_, err := t.apply(r.Method, p, body)
+			t.sim.Detail("%s of %s by %s is late: %v", r.Method, p.resource, t.name, err)
 		}
 		return nil, r.Context().Err()
 	}

@@ -41,7 +41,6 @@ type restart struct {
 	grant     *granted // nil if it needed none
 	ready     bool     // the pod has been Ready since
 	over      bool     // and the container was checked
-	failed    bool     // its check has failed since
 	unhelpful bool     // it is long known that it has failed since, and never passed
 }
 
@@ -69,7 +68,10 @@ func (s *simulation) wroteGrant(change string, object []byte) {
 		delete(s.granted, o.Name) // there may be another one of the name
 		s.Note("grant %s is deleted", o.Name)
 	case g == nil:
-		g = &granted{name: o.Name, uid: o.Spec.PodUID, container: o.Spec.Container, restarts: int(o.Spec.Restarts), epoch: o.Spec.Epoch, at: time.Now(), decided: o.Spec.Granted.Add(-s.clocks[o.Spec.Epoch]), late: o.Spec.Epoch < s.newest}
+		g = &granted{
+			name: o.Name, uid: o.Spec.PodUID, container: o.Spec.Container, restarts: int(o.Spec.Restarts), epoch: o.Spec.Epoch, at: time.Now(),
+			decided: o.Spec.Granted.Add(-s.clocks[o.Spec.Epoch]), late: o.Spec.Epoch < s.newest,
+		}
 		s.granted[o.Name] = g
 		s.Note("grant %s is made, epoch %d", o.Name, g.epoch)
 		s.checkHelps(g)
@@ -100,25 +102,20 @@ func (s *simulation) giveBack(g *granted) {
 	}
 }
 
-// settle finds out which restarts of a pod are over. mu is held.
-func (s *simulation) settle(p *pod) { //nolint:gocyclo // two questions about each restart
+// settle finds out which restarts of a pod are over, and which are long known not to have helped, with all that has to say so in place. mu is held.
+func (s *simulation) settle(p *pod) {
 	for _, r := range s.made {
-		if r.container.pod != p || r.over {
+		c := r.container
+		if c.pod != p || !c.running || c.restarts <= r.count {
 			continue
 		}
-		c := r.container
-		since := c.running && c.restarts > r.count
-		r.ready = r.ready || p.ready && since // a leader may hear late that it is not any more
-		if r.ready && c.checked && since {
+		r.ready = r.ready || p.ready // a leader may hear late that it is not any more
+		if !r.over && r.ready && c.checked {
 			r.over = true
 			s.Note("the restart of %s of %s is over", c.name(), p.name)
 		}
-	}
-	for _, r := range s.made { // it has failed since, with all that has to say so in place
-		c := r.container
-		if c.pod == p && r.grant != nil && c.checked && c.failing() && c.restarts > r.count {
-			r.failed = true
-			r.unhelpful = r.unhelpful || s.calmSince() > time.Minute && time.Since(c.started) > time.Minute
+		if r.grant != nil && c.checked && c.failing() && s.calmSince() > time.Minute && time.Since(c.started) > time.Minute {
+			r.unhelpful = true
 		}
 	}
 }
