@@ -91,17 +91,6 @@ func saysLess(written, known restartbudget.Grant) bool {
 	return furthest[written.Outcome] < furthest[known.Outcome] || written.Ended.IsZero() && !known.Ended.IsZero()
 }
 
-// newest returns what is known of a grant, which may not be written yet.
-func (l *leader) newest(g *grant) restartbudget.Grant {
-	if last, is := l.state.Last(g.ID.ContainerKey); is && last.ID == g.ID {
-		return last
-	}
-	if judged, is := l.judged[g.ID]; is {
-		return judged
-	}
-	return g.Grant
-}
-
 // refund ends grants that were not used, as agents say.
 func (l *leader) refund(now time.Time, liveness map[watch.Key]Liveness) {
 	for pod, said := range liveness {
@@ -114,15 +103,16 @@ func (l *leader) refund(now time.Time, liveness map[watch.Key]Liveness) {
 }
 
 // sweep has grants deleted that have been over for long. Those that did not help are kept while there are pods of their template, and those that are not
-// over while there is their pod: the clock of the leader that has granted it may be behind.
+// over, or of which it is not known yet whether they have helped, while there is their pod: the clock of the leader that has granted it may be behind.
 func (l *leader) sweep(now time.Time, in restartbudget.Input) {
 	for _, key := range l.grants.Keys() {
 		g := l.grants.Get(key)
 		if g == nil || now.Sub(g.Granted) < keepGrants {
 			continue
 		}
-		known := l.newest(g) // a watch may not have it yet
-		if known.Outcome == restartbudget.Unhelpful && l.state.Unhelpful(g.Workload, g.Template) || known.Ended.IsZero() && hasPod(in, &g.Grant) {
+		last, is := l.state.Last(g.ID.ContainerKey)
+		unjudged := g.Outcome == restartbudget.Spent && is && last.ID == g.ID
+		if g.Outcome == restartbudget.Unhelpful && l.state.Unhelpful(g.Workload, g.Template) || (g.Ended.IsZero() || unjudged) && hasPod(in, &g.Grant) {
 			continue
 		}
 		l.remove(key)
