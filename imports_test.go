@@ -138,6 +138,7 @@ var rules = map[string]rule{
 	"internal/cut":        {std: true},
 	"internal/doctest":    {forbidden: [][]string{kubernetes, envoyProtos, grpc}},
 	"internal/logtest":    {std: true},
+	"internal/memorytest": {std: true},
 	"internal/slowtest":   {std: true},
 	"internal/disk":       {std: true},
 	"internal/filelock":   {std: true},

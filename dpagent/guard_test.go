@@ -233,24 +233,7 @@ func checkGuardedMemory(t *testing.T, lbHealthPort int) {
 			}
 		}
 	}
-	worker := p.worker()
-	var anon, rss int
-	highest := time.Now().Add(5 * time.Second)
-	eventually(t, time.Minute, func() string {
-		guardAnon, guardRSS := memory(t, p.cmd.Process.Pid)
-		workerAnon, workerRSS := memory(t, worker)
-		if guardAnon+workerAnon > anon {
-			t.Logf("RssAnon: guard %d KiB, worker %d KiB; VmRSS: guard %d KiB, worker %d KiB", guardAnon, workerAnon, guardRSS, workerRSS)
-		}
-		anon, rss = max(anon, guardAnon+workerAnon), max(rss, guardRSS, workerRSS)
-		if time.Now().Before(highest) {
-			return "measuring"
-		}
-		return ""
-	})
-	if anon > maxRSSAnon || rss > maxVmRSS {
-		t.Errorf("RssAnon of both = %d KiB, want at most %d; VmRSS of the larger = %d KiB, want at most %d", anon, maxRSSAnon, rss, maxVmRSS)
-	}
+	checkMemory(t, p.cmd.Process.Pid, p.worker())
 }
 
 // TestAgentDiesAndComesBack shows that a dead agent is no failing application, and that the next one goes on with its Envoy.

@@ -1,20 +1,18 @@
 package dpagent_test
 
 import (
-	"bufio"
 	"fmt"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/sonde-mesh/sonde/internal/logtest"
+	"github.com/sonde-mesh/sonde/internal/memorytest"
 )
 
 // build builds sonde-dp once, as it is shipped: as BUILD in the Makefile does.
@@ -27,29 +25,6 @@ var build = sync.OnceValues(func() (path string, err error) {
 	}
 	return path, nil
 })
-
-// memory reads two lines of /proc/<pid>/status, in KiB.
-func memory(t testing.TB, pid int) (rssAnon, vmRSS int) {
-	t.Helper()
-	f, err := os.Open(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = f.Close() }()
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		fields := strings.Fields(lines.Text())
-		switch fields[0] {
-		case "RssAnon:":
-			rssAnon, err = strconv.Atoi(fields[1])
-		case "VmRSS:":
-			vmRSS, err = strconv.Atoi(fields[1])
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	return rssAnon, vmRSS
-}
 
 // program is sonde-dp as a process.
 type program struct {
@@ -93,11 +68,38 @@ func startProgramIn(t testing.TB, cp *controlPlane, env []string, args ...string
 	return p
 }
 
-// Limits of the agent at rest, in KiB: it runs once per pod.
-const (
-	maxRSSAnon = 6 << 10
-	maxVmRSS   = 20 << 10
-)
+// atRest is what the agent may use at rest: it runs once per pod.
+var atRest = memorytest.Memory{RssAnon: 6 << 20, VmRSS: 20 << 20}
+
+// checkMemory fails the test if the processes of an agent use more than that within five seconds.
+func checkMemory(t *testing.T, pids ...int) {
+	t.Helper()
+	var most memorytest.Memory
+	end := time.Now().Add(5 * time.Second)
+	eventually(t, time.Minute, func() string {
+		var now memorytest.Memory
+		var each []memorytest.Memory
+		for _, pid := range pids {
+			m, err := memorytest.Of(pid)
+			if err != nil {
+				t.Fatal(err)
+			}
+			each, now = append(each, m), now.And(m)
+		}
+		if now.Exceeds(most) {
+			t.Logf("each process: %v", each)
+		}
+		most = most.Max(now)
+		if time.Now().Before(end) {
+			return "measuring"
+		}
+		return ""
+	})
+	t.Logf("sonde-dp at rest: %v", most)
+	if most.Exceeds(atRest) {
+		t.Errorf("sonde-dp at rest: %v, want at most %v", most, atRest)
+	}
+}
 
 func TestMemoryAtRest(t *testing.T) {
 	cp := newControlPlane(t, bootstrap(t, ports{}))
@@ -112,18 +114,5 @@ func TestMemoryAtRest(t *testing.T) {
 			}
 		}
 	}
-	var anon, rss int
-	highest := time.Now().Add(5 * time.Second)
-	eventually(t, time.Minute, func() string {
-		a, r := memory(t, p.cmd.Process.Pid)
-		anon, rss = max(anon, a), max(rss, r)
-		if time.Now().Before(highest) {
-			return "measuring"
-		}
-		return ""
-	})
-	t.Logf("sonde-dp with a session: RssAnon %d KiB of %d, VmRSS %d KiB of %d", anon, maxRSSAnon, rss, maxVmRSS)
-	if anon > maxRSSAnon || rss > maxVmRSS {
-		t.Errorf("RssAnon = %d KiB, want at most %d; VmRSS = %d KiB, want at most %d", anon, maxRSSAnon, rss, maxVmRSS)
-	}
+	checkMemory(t, p.cmd.Process.Pid)
 }

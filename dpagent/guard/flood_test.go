@@ -1,17 +1,17 @@
 package guard_test
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"io"
 	"net"
 	"os"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/sonde-mesh/sonde/internal/memorytest"
 )
 
 // flood makes connections from another address than the kubelet's, more than the guard has files, until stop is called: some say
@@ -66,9 +66,9 @@ func TestFlood(t *testing.T) {
 					t.Errorf("the kubelet's probe: %s %s, want %s", got, text, tc.want)
 				}
 			}
-			const limit = 8 << 10
-			if anon, _ := memory(t, g.cmd.Process.Pid); anon > limit && !raceEnabled {
-				t.Errorf("RssAnon of the guard = %d KiB, want at most %d", anon, limit)
+			const limit = 8 << 20
+			if anon := g.rssAnon(); anon > limit && !raceEnabled {
+				t.Errorf("RssAnon of the guard = %d bytes, want at most %d", anon, limit)
 			}
 			if open, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", g.cmd.Process.Pid)); err != nil || len(open) > files-8 {
 				t.Errorf("the guard has %d files open, %v: want some left of %d", len(open), err, files)
@@ -81,27 +81,14 @@ func TestFlood(t *testing.T) {
 	}
 }
 
-// memory reads two lines of /proc/<pid>/status, in KiB.
-func memory(t testing.TB, pid int) (rssAnon, vmRSS int) {
-	t.Helper()
-	f, err := os.Open(fmt.Sprintf("/proc/%d/status", pid))
+// rssAnon is the guard's, in bytes.
+func (g *guarded) rssAnon() int {
+	g.t.Helper()
+	m, err := memorytest.Of(g.cmd.Process.Pid)
 	if err != nil {
-		t.Fatal(err)
+		g.t.Fatal(err)
 	}
-	defer func() { _ = f.Close() }()
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		fields := strings.Fields(lines.Text())
-		switch fields[0] {
-		case "RssAnon:":
-			rssAnon, err = strconv.Atoi(fields[1])
-		case "VmRSS:":
-			vmRSS, err = strconv.Atoi(fields[1])
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	return rssAnon, vmRSS
+	return int(m.RssAnon)
 }
 
 // TestGarbage shows that a guard at work does not grow: it makes no garbage.
@@ -116,10 +103,9 @@ func TestGarbage(t *testing.T) {
 		}
 	}
 	ask(50)
-	before, _ := memory(t, g.cmd.Process.Pid)
+	before := g.rssAnon()
 	ask(3000)
-	after, _ := memory(t, g.cmd.Process.Pid)
-	if grown := after - before; grown > 200 && !raceEnabled {
-		t.Errorf("RssAnon grew by %d KiB in 3000 probes", grown)
+	if grown := g.rssAnon() - before; grown > 200<<10 && !raceEnabled {
+		t.Errorf("RssAnon grew by %d bytes in 3000 probes", grown)
 	}
 }

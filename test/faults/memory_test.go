@@ -4,15 +4,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sonde-mesh/sonde/test/bench/proc"
+	"github.com/sonde-mesh/sonde/internal/memorytest"
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
-// What the agent may use at rest, in bytes.
-const (
-	maxRSSAnon = 6 << 20
-	maxVmRSS   = 20 << 20
-)
+// atRest is what the agent may use at rest.
+var atRest = memorytest.Memory{RssAnon: 6 << 20, VmRSS: 20 << 20}
 
 // TestMemoryOfAgents measures agents without the race detector, beside real Envoys and with a session to the real control
 // plane.
@@ -33,19 +30,19 @@ func TestMemoryOfAgents(t *testing.T) {
 			}
 		}
 	}
-	var most proc.Memory
+	var most memorytest.Memory
 	ticker := time.NewTicker(200 * time.Millisecond)
 	defer ticker.Stop()
 	for range 20 {
 		for _, p := range proxies {
-			now, err := proc.MemoryOf(p.Agent.PID())
+			now, err := memorytest.Of(p.Agent.PID())
 			must(t, err)
-			most = proc.Memory{RssAnon: max(most.RssAnon, now.RssAnon), VmRSS: max(most.VmRSS, now.VmRSS)}
+			most = most.Max(now)
 		}
 		<-ticker.C
 	}
-	t.Logf("sonde-dp at rest: RssAnon %.0f, VmRSS %.0f bytes", most.RssAnon, most.VmRSS)
-	if most.RssAnon > maxRSSAnon || most.VmRSS > maxVmRSS {
-		t.Errorf("RssAnon = %.0f, VmRSS = %.0f bytes, want at most %d and %d", most.RssAnon, most.VmRSS, maxRSSAnon, maxVmRSS)
+	t.Logf("sonde-dp at rest: %v", most)
+	if most.Exceeds(atRest) {
+		t.Errorf("sonde-dp at rest: %v, want at most %v", most, atRest)
 	}
 }

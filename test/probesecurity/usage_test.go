@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sonde-mesh/sonde/internal/memorytest"
 	"github.com/sonde-mesh/sonde/test/bench/proc"
 )
 
@@ -18,21 +19,13 @@ func (a *agent) cpu(pids ...int) proc.Time {
 }
 
 // usage is the memory of both processes.
-type usage struct{ guard, worker proc.Memory }
+type usage struct{ guard, worker memorytest.Memory }
 
-// sum is what counts: what is private adds up, and of what is shared the larger one has all.
-func (u usage) sum() proc.Memory {
-	return proc.Memory{RssAnon: u.guard.RssAnon + u.worker.RssAnon, VmRSS: max(u.guard.VmRSS, u.worker.VmRSS)}
-}
+// sum is what counts.
+func (u usage) sum() memorytest.Memory { return u.guard.And(u.worker) }
 
 func (u usage) String() string {
-	mib := func(bytes float64) float64 { return bytes / (1 << 20) }
-	return fmt.Sprintf("RssAnon %.1f MiB (guard %.1f, worker %.1f), VmRSS %.1f MiB (guard %.1f)",
-		mib(u.sum().RssAnon), mib(u.guard.RssAnon), mib(u.worker.RssAnon), mib(u.sum().VmRSS), mib(u.guard.VmRSS))
-}
-
-func highest(a, b proc.Memory) proc.Memory {
-	return proc.Memory{RssAnon: max(a.RssAnon, b.RssAnon), VmRSS: max(a.VmRSS, b.VmRSS)}
+	return fmt.Sprintf("%v (guard: %v, worker: %v)", u.sum(), u.guard, u.worker)
 }
 
 // memoryWatch notes the highest memory of an agent.
@@ -51,7 +44,7 @@ func watchMemory(t *testing.T, a *agent) *memoryWatch {
 		defer ticker.Stop()
 		for {
 			now := w.now()
-			most = usage{highest(most.guard, now.guard), highest(most.worker, now.worker)}
+			most = usage{most.guard.Max(now.guard), most.worker.Max(now.worker)}
 			select {
 			case <-w.end:
 				w.ended <- most
@@ -65,9 +58,9 @@ func watchMemory(t *testing.T, a *agent) *memoryWatch {
 
 func (w *memoryWatch) now() usage {
 	var u usage
-	for i, m := range []*proc.Memory{&u.guard, &u.worker} {
+	for i, m := range []*memorytest.Memory{&u.guard, &u.worker} {
 		var err error
-		if *m, err = proc.MemoryOf(w.pids[i]); err != nil {
+		if *m, err = memorytest.Of(w.pids[i]); err != nil {
 			w.t.Error(err)
 		}
 	}

@@ -23,6 +23,7 @@ import (
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/dpagent/probe"
+	"github.com/sonde-mesh/sonde/internal/memorytest"
 	"github.com/sonde-mesh/sonde/test/bench/proc"
 	"github.com/sonde-mesh/sonde/test/bench/rig"
 	"github.com/sonde-mesh/sonde/test/harness"
@@ -110,19 +111,19 @@ func (s *subject) cpu() (time.Duration, error) {
 }
 
 // memory returns the most memory that it uses within 2 s: RssAnon is the sum of guard and worker, VmRSS that of the larger one.
-func (s *subject) memory(ctx context.Context) (most proc.Memory, err error) {
+func (s *subject) memory(ctx context.Context) (most memorytest.Memory, err error) {
 	ticker := time.NewTicker(100 * time.Millisecond)
 	defer ticker.Stop()
 	for range 20 {
-		var now proc.Memory
+		var now memorytest.Memory
 		for _, pid := range s.pids {
-			one, err := proc.MemoryOf(pid)
+			one, err := memorytest.Of(pid)
 			if err != nil {
 				return most, err
 			}
-			now = proc.Memory{RssAnon: now.RssAnon + one.RssAnon, VmRSS: max(now.VmRSS, one.VmRSS)}
+			now = now.And(one)
 		}
-		most = proc.Memory{RssAnon: max(most.RssAnon, now.RssAnon), VmRSS: max(most.VmRSS, now.VmRSS)}
+		most = most.Max(now)
 		select {
 		case <-ctx.Done():
 			return most, ctx.Err()

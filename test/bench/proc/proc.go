@@ -1,4 +1,4 @@
-// Package proc reads the CPU time and memory of a process from /proc.
+// Package proc reads the CPU time of a process from /proc, and its memory once it rests.
 package proc
 
 import (
@@ -9,12 +9,11 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
 	"github.com/sonde-mesh/sonde/dpagent/retry"
+	"github.com/sonde-mesh/sonde/internal/memorytest"
 )
 
 // Time is that for which threads ran, and for which they were ready to run while others had the processors.
@@ -54,42 +53,6 @@ func CPU(pids ...int) (Time, error) {
 	return total, nil
 }
 
-// Memory is in bytes. RssAnon is the part that is not backed by files.
-type Memory struct{ RssAnon, VmRSS float64 }
-
-// MemoryOf reads the memory of a process.
-func MemoryOf(pid int) (Memory, error) {
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return Memory{}, err
-	}
-	var m Memory
-	for line := range strings.Lines(string(data)) {
-		fields := strings.Fields(line)
-		if len(fields) != 3 {
-			continue
-		}
-		var value *float64
-		switch fields[0] {
-		case "RssAnon:":
-			value = &m.RssAnon
-		case "VmRSS:":
-			value = &m.VmRSS
-		default:
-			continue
-		}
-		kib, err := strconv.ParseFloat(fields[1], 64)
-		if err != nil {
-			return Memory{}, fmt.Errorf("parse /proc/%d/status: %q: %w", pid, fields[1], err)
-		}
-		*value = kib * 1024
-	}
-	if m.RssAnon == 0 || m.VmRSS == 0 {
-		return Memory{}, errors.New("the kernel says no RssAnon or VmRSS")
-	}
-	return m, nil
-}
-
 // pause is the interval between two checks whether a process is at rest.
 const pause = 100 * time.Millisecond
 
@@ -117,7 +80,7 @@ const settleAtMost = 15 * time.Second
 func RestingRSS(ctx context.Context, pid int) (float64, error) {
 	last, stays := 0.0, 0
 	for began := time.Now(); stays < 6 && time.Since(began) < settleAtMost; {
-		m, err := MemoryOf(pid)
+		m, err := memorytest.Of(pid)
 		if err != nil {
 			return 0, err
 		}

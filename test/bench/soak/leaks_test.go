@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
-	"github.com/sonde-mesh/sonde/test/bench/proc"
+	"github.com/sonde-mesh/sonde/internal/memorytest"
 )
 
 const (
@@ -78,7 +78,7 @@ func (s *soak) usageAtRest() usage {
 		s.wait(poll)
 	}
 	heap := s.heap()
-	memory, err := proc.MemoryOf(s.machine.ControlPlane.PID())
+	memory, err := memorytest.Of(s.machine.ControlPlane.PID())
 	s.must(err)
 	return usage{least, heap, memory.RssAnon}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/dpagent/retry"
+	"github.com/sonde-mesh/sonde/internal/memorytest"
 	"github.com/sonde-mesh/sonde/store/storetest"
 	"github.com/sonde-mesh/sonde/test/bench/arrivals"
 	"github.com/sonde-mesh/sonde/test/bench/proc"
@@ -133,7 +134,7 @@ func (s *session) cost(do func()) time.Duration {
 }
 
 func (s *session) rss() float64 {
-	m, err := proc.MemoryOf(s.pid)
+	m, err := memorytest.Of(s.pid)
 	s.must(err)
 	return m.RssAnon
 }
