@@ -202,7 +202,7 @@ func (in *injection) chooseMesh() (err error) {
 // warnPlaintext warns of ports that the mesh does not protect although it seems to.
 func (in *injection) warnPlaintext() {
 	if ports := in.settings.excludeInbound; len(ports) > 0 && in.options.strict != nil && in.options.strict(in.mesh) {
-		in.warn("%s: %q: connections to these ports are not redirected, so that anybody may make them in plaintext, although mesh %q is STRICT",
+		in.warn("%s: %q: connections to these ports are not redirected, so that any client may make them in plaintext, although mesh %q is STRICT",
 			annotationField(mesh.AnnotationExcludeInboundPorts), joinPorts(ports), in.mesh)
 	}
 }

@@ -43,7 +43,7 @@ func TestMeshesOfANamespace(t *testing.T) {
 
 // A port that Envoy does not see is plaintext, which nobody expects of a STRICT mesh.
 func TestExcludedPortsOfAStrictMesh(t *testing.T) {
-	const want = `metadata.annotations["traffic.kuma.io/exclude-inbound-ports"]: "9800,9801": connections to these ports are not redirected, so that anybody may make them in plaintext, although mesh "default" is STRICT`
+	const want = `metadata.annotations["traffic.kuma.io/exclude-inbound-ports"]: "9800,9801": connections to these ports are not redirected, so that any client may make them in plaintext, although mesh "default" is STRICT`
 	tests := map[string]struct {
 		strict, ports string
 		want          bool

@@ -168,7 +168,7 @@ func isPort(n int32) bool { return n >= 1 && n <= 65535 }
 
 func isMeshName(name string) bool { return len(validation.IsDNS1123Label(name)) == 0 }
 
-// checkCA refuses anything but certificates, above all a key: anybody may read annotations.
+// checkCA refuses anything but certificates, above all a key: every client that may get pods reads annotations.
 func checkCA(text string) error {
 	rest := []byte(text)
 	for n := 1; len(bytes.TrimSpace(rest)) > 0; n++ {

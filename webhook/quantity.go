@@ -134,7 +134,7 @@ func (r Resources) demands() (demands, error) {
 // out to round it.
 var quantityText = regexp.MustCompile(`^[-+]?[0-9.]{1,64}([numkMGTPE]|[KMGTPE]i|[eE][-+]?[0-9]{1,2})?$`)
 
-// parseQuantity parses a quantity of Kubernetes that anybody may have written.
+// parseQuantity parses a quantity of Kubernetes, which any client of the API server may have written.
 func parseQuantity(text string) (resource.Quantity, error) {
 	if !quantityText.MatchString(text) {
 		return resource.Quantity{}, resource.ErrFormatWrong

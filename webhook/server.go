@@ -132,7 +132,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 			MaxReceiveBufferPerConnection: window, MaxReceiveBufferPerStream: window,
 		},
 		ConnContext: withCaller,
-		ErrorLog:    slog.NewLogLogger(s.options.Log.Handler(), slog.LevelDebug), // handshakes that fail: anybody can have them fail
+		ErrorLog:    slog.NewLogLogger(s.options.Log.Handler(), slog.LevelDebug), // handshakes that fail, which any client can cause
 	}
 	stopped := make(chan error, 1)
 	stop := context.AfterFunc(ctx, func() {

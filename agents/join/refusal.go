@@ -12,8 +12,8 @@ import (
 
 // Refusal is a Join that was refused.
 type Refusal struct {
-	// Mesh and Dataplane of the caller's credential if Authenticated, else what it has asked for, cut to 64 bytes: then anybody
-	// may have called.
+	// Mesh and Dataplane of the caller's credential if Authenticated, else what it has asked for, cut to 64 bytes: then any
+	// client may have called.
 	Mesh, Dataplane string
 	Authenticated   bool
 	// Instance of the credential, "" if there is none or it does not name one.

@@ -159,7 +159,7 @@ func (s *Sessions) Session(stream agentv1.AgentService_SessionServer) error {
 	}
 	defer s.closeSession(sess)
 	s.Heard(caller.ID()) // of a newer session elsewhere, which may have been opened meanwhile
-	// Again, once it is open: whoever changes the view from now on ends it.
+	// Again, once the session is open: what changes the view from now on ends it.
 	if err := call.CheckInstance(s.o.View(), caller.Subject); err != nil {
 		return err
 	}

@@ -35,8 +35,8 @@ Envoys, the API servers that call the webhook, and sondectl verify it.
   2  the new authority signs
   3  every proxy, new pods, the webhook configurations and serving-ca.crt get the new authority alone
 
-Agents keep what they get in their work directories. Nobody replaces the copies of serving-ca.crt that contexts of sondectl
-and machines have: the rotation stops before step 2, until --continue says that they are replaced.
+Agents keep what they get in their work directories. An operator has to replace the copies of serving-ca.crt that contexts of
+sondectl and machines have: the rotation stops before step 2, until --continue says that they are replaced.
 
 Otherwise the control plane does the steps by itself. A step begins when all proxies whose certificates have not expired have
 done the one before. What it waits for is shown. --force does not wait for silent proxies. Those that the new authority began

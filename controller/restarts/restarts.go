@@ -144,7 +144,7 @@ func (r *Restarts) clusterChanged() {
 	signal(r.plan)
 }
 
-// read leaves out what nobody can have written, which is logged.
+// read decodes a RestartGrant. One that the leader cannot have written is logged and left out.
 func (r *Restarts) read(o *v1alpha1.RestartGrant) (grant, bool) {
 	g, err := grantOf(o)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 // A grant of an earlier leader that is open is made valid, with the epoch of this one: an agent that has seen a later epoch would not take it, and hold
 // the failure until its time is over. It keeps its name, so that an agent which has used it up does not use it again. It is a reservation since
 // restartbudget.Restore. One that was written after that, by a leader that did not know that it was none, becomes a reservation too, since its agent
-// may have used it already, but is taken back: nobody has counted it beside the others, and an agent takes it that has not seen a later epoch.
+// may have used it already, but is taken back: no leader has counted it beside the others, and an agent takes it that has not seen a later epoch.
 func (l *leader) settle(now time.Time, in restartbudget.Input) {
 	for id, g := range l.judged {
 		if !hasPod(in, &g) {

@@ -26,7 +26,7 @@ const (
 type Rotation struct {
 	Step    Step      `json:"step"`
 	Started time.Time `json:"started"`
-	// Forced says that it does not wait for those who are silent.
+	// Forced says that it does not wait for clients that are silent.
 	Forced bool `json:"forced,omitempty"`
 }
 
@@ -65,7 +65,7 @@ func (s *Set) Start(next *CA, now time.Time) *Set {
 	return s.with([]*CA{s.Signing, next}, s.Signing, &Rotation{Step: StepTrustBoth, Started: now}, now)
 }
 
-// Force returns the set whose rotation, which has to be in progress, does not wait for those who are silent.
+// Force returns the set whose rotation, which has to be in progress, does not wait for clients that are silent.
 func (s *Set) Force() *Set {
 	forced, r := *s, *s.Rotation
 	r.Forced = true
@@ -103,7 +103,7 @@ func (s *Set) with(cas []*CA, signing *CA, r *Rotation, now time.Time) *Set {
 }
 
 // Follows returns an error if s, which was read from the storage, is older than what this process has used. A restored backup would take
-// CAs from those who trust them.
+// CAs from the clients that trust them.
 func (s *Set) Follows(before *Set) error {
 	if s.Epoch < before.Epoch {
 		return fmt.Errorf("epoch: %d: must be at least %d, the epoch in use; to use a CA that was restored, restart the control plane and rotate the CA",

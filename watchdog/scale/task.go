@@ -166,7 +166,7 @@ func (t *task) leave(ctx context.Context, o Object) error {
 	return nil
 }
 
-// raise scales up. The annotations go after that: without them nobody would know that it is to be scaled up.
+// raise scales up. The annotations go after that: without them no later run would know that it is to be scaled up.
 func (t *task) raise(ctx context.Context, o Object) error {
 	replicas := t.replicas(o)
 	if err := t.write(ctx, Raising, replicas); err != nil {
