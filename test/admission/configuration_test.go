@@ -1,12 +1,9 @@
-// Package admission_test runs the API server's own code on the webhook configuration of decision 020.
+// Package admission_test runs the API server's own code on the webhooks of the chart.
 package admission_test
 
 import (
 	"maps"
-	"os"
-	"regexp"
 	"slices"
-	"strings"
 	"testing"
 
 	admissionregistration "k8s.io/api/admissionregistration/v1"
@@ -17,8 +14,8 @@ import (
 	"k8s.io/apiserver/pkg/admission/plugin/cel"
 	plugin "k8s.io/apiserver/pkg/admission/plugin/webhook"
 	"k8s.io/apiserver/pkg/cel/environment"
-	"sigs.k8s.io/yaml"
 
+	"github.com/sonde-mesh/sonde/test/chart"
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
@@ -28,25 +25,27 @@ const (
 	mirror  = "kubernetes.io/config.mirror"
 )
 
-// configurations returns the two configurations in the decision: where Kuma's label is read, and where it is not.
+// configurations returns what the chart installs where Kuma's label is read, and where it is not.
 func configurations(t *testing.T) (all []admissionregistration.MutatingWebhookConfiguration) {
 	t.Helper()
-	text, err := os.ReadFile("../../docs/decisions/020-admission.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, block := range regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(string(text), -1) {
-		if !strings.Contains(block[1], "kind: MutatingWebhookConfiguration") {
-			continue
-		}
-		var c admissionregistration.MutatingWebhookConfiguration
-		if err := yaml.UnmarshalStrict([]byte(block[1]), &c); err != nil {
+	for _, kumaLabels := range []string{"true", "false"} {
+		manifests, err := chart.Render(t.Context(), "--set=config.injection.kumaLabels="+kumaLabels)
+		if err != nil {
 			t.Fatal(err)
 		}
-		all = append(all, c)
+		for _, m := range manifests {
+			if m.Kind != "MutatingWebhookConfiguration" {
+				continue
+			}
+			var c admissionregistration.MutatingWebhookConfiguration
+			if err := m.Decode(&c); err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, c)
+		}
 	}
 	if len(all) != 2 {
-		t.Fatalf("the decision has %d configurations, want 2", len(all))
+		t.Fatalf("the chart has %d configurations, want one each time", len(all))
 	}
 	return all
 }

@@ -1,8 +1,6 @@
 package chart_test
 
 import (
-	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -14,7 +12,6 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	"sigs.k8s.io/yaml"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/controller/replicas"
@@ -227,26 +224,52 @@ func TestWebhookCertificate(t *testing.T) {
 	}
 }
 
-// The chart has the webhooks of decision 020, of which test/admission shows what they select.
-func TestWebhooksAreThoseOfTheDecision(t *testing.T) {
-	text, err := os.ReadFile("../../docs/decisions/020-admission.md")
-	if err != nil {
-		t.Fatal(err)
+// How the API server calls the webhooks (decision 020). test/admission shows which pods they select.
+func TestWebhooks(t *testing.T) {
+	service := func(path string) admissionregistration.WebhookClientConfig {
+		return admissionregistration.WebhookClientConfig{Service: &admissionregistration.ServiceReference{
+			Namespace: chart.Namespace, Name: "sonde-cp", Path: &path, Port: new(int32(5443)),
+		}}
 	}
-	blocks := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(string(text), -1)
-	flags := []string{"--set=config.injection.kumaLabels=true", "--set=config.injection.kumaLabels=false", "--set=config.injection.kumaLabels=true"}
-	if len(blocks) != len(flags) {
-		t.Fatalf("the decision has %d configurations, want %d", len(blocks), len(flags))
+	rule := func(group, version, resource string, scope admissionregistration.ScopeType, operations ...admissionregistration.OperationType) admissionregistration.RuleWithOperations {
+		return admissionregistration.RuleWithOperations{Operations: operations, Rule: admissionregistration.Rule{
+			APIGroups: []string{group}, APIVersions: []string{version}, Resources: []string{resource}, Scope: &scope,
+		}}
 	}
-	for i, block := range blocks {
-		var want, got map[string]any
-		if err := yaml.Unmarshal([]byte(block[1]), &want); err != nil {
-			t.Fatal(err)
+	const create, update, remove = admissionregistration.Create, admissionregistration.Update, admissionregistration.Delete
+	tests := map[string][]string{
+		"true":  {"namespace.inject.sonde.dev", "kuma-namespace.inject.sonde.dev", "pod.inject.sonde.dev"},
+		"false": {"namespace.inject.sonde.dev", "pod.inject.sonde.dev"},
+	}
+	for kumaLabels, names := range tests {
+		var mutating admissionregistration.MutatingWebhookConfiguration
+		only(t, "MutatingWebhookConfiguration", &mutating, "--set=config.injection.kumaLabels="+kumaLabels)
+		var want []admissionregistration.MutatingWebhook
+		for _, name := range names {
+			want = append(want, admissionregistration.MutatingWebhook{
+				Name: name, ClientConfig: service("/inject"), Rules: []admissionregistration.RuleWithOperations{rule("", "v1", "pods", admissionregistration.NamespacedScope, create)},
+				FailurePolicy: new(admissionregistration.Fail), SideEffects: new(admissionregistration.SideEffectClassNone), TimeoutSeconds: new(int32(3)),
+				AdmissionReviewVersions: []string{"v1"}, ReinvocationPolicy: new(admissionregistration.IfNeededReinvocationPolicy),
+			})
 		}
-		kind, _ := want["kind"].(string)
-		only(t, kind, &got, flags[i])
-		if d := cmp.Diff(want["webhooks"], got["webhooks"]); d != "" {
-			t.Errorf("%s with %s: %s", kind, flags[i], d)
+		for i := range mutating.Webhooks {
+			mutating.Webhooks[i].NamespaceSelector, mutating.Webhooks[i].MatchConditions = nil, nil
 		}
+		if d := cmp.Diff(want, mutating.Webhooks); d != "" {
+			t.Errorf("injection, kumaLabels %s (-want +got):\n%s", kumaLabels, d)
+		}
+	}
+	var validating admissionregistration.ValidatingWebhookConfiguration
+	only(t, "ValidatingWebhookConfiguration", &validating)
+	want := []admissionregistration.ValidatingWebhook{{
+		Name: "validate.sonde.dev", ClientConfig: service("/validate"), Rules: []admissionregistration.RuleWithOperations{
+			rule("sonde.dev", "v1alpha1", "meshes", admissionregistration.ClusterScope, create, update, remove),
+			rule("sonde.dev", "v1alpha1", "dataplanes", admissionregistration.NamespacedScope, create, update),
+		},
+		FailurePolicy: new(admissionregistration.Fail), SideEffects: new(admissionregistration.SideEffectClassNone), TimeoutSeconds: new(int32(3)),
+		AdmissionReviewVersions: []string{"v1"},
+	}}
+	if d := cmp.Diff(want, validating.Webhooks); d != "" {
+		t.Errorf("validation (-want +got):\n%s", d)
 	}
 }

@@ -4,53 +4,35 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"os"
-	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
-	admissionregistration "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
-	"sigs.k8s.io/yaml"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/controlplane"
+	"github.com/sonde-mesh/sonde/test/chart"
 )
 
-const configurationName = "sonde-injection"
+// configurationName is that of the chart.
+const configurationName = "sonde"
 
-// installWebhook creates the first configuration of decision 020, which calls the control plane by its address.
+// installWebhook creates the webhooks of the chart that inject, which call the control plane by its address.
 func installWebhook(t *testing.T, client kubernetes.Interface, p *plane) {
 	t.Helper()
-	text, err := os.ReadFile("../../docs/decisions/020-admission.md")
+	manifests, err := chart.Render(t.Context(), "--set=webhook.timeoutSeconds=20") // the machine may do much else
 	if err != nil {
 		t.Fatal(err)
 	}
-	block := regexp.MustCompile("(?s)```yaml\n(apiVersion: admissionregistration.k8s.io/v1\nkind: MutatingWebhookConfiguration.*?)```").FindSubmatch(text)
-	var mutating admissionregistration.MutatingWebhookConfiguration
-	if err := yaml.UnmarshalStrict(block[1], &mutating); err != nil {
-		t.Fatal(err)
-	}
-	for i := range mutating.Webhooks {
-		c := &mutating.Webhooks[i].ClientConfig
-		c.URL, c.Service = new("https://"+p.webhook+*c.Service.Path), nil
-		mutating.Webhooks[i].TimeoutSeconds = new(int32(20)) // the machine may do much else
-	}
+	installWebhooks(t, slices.DeleteFunc(manifests, func(m chart.Manifest) bool { return m.Kind != "MutatingWebhookConfiguration" }), p)
 	api := client.AdmissionregistrationV1().MutatingWebhookConfigurations()
-	if _, err := api.Create(t.Context(), &mutating, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := api.Delete(context.Background(), mutating.Name, metav1.DeleteOptions{}); err != nil {
-			t.Error(err)
-		}
-	})
 	poll(t, "the CA in the configuration", func(ctx context.Context) error {
-		is, err := api.Get(ctx, mutating.Name, metav1.GetOptions{})
+		is, err := api.Get(ctx, configurationName, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}

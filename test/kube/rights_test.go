@@ -156,7 +156,7 @@ func TestRightsOfTheChart(t *testing.T) {
 	makeBlocked(t, client, "rights")
 	t.Cleanup(func() { noneForbidden(t) }) // after the control plane has ended
 	p := startPlane(t, "rights", func(o *controlplane.Options) {
-		o.Kubernetes.Kubeconfig, o.Kubernetes.WebhookConfiguration = kubeconfig, "sonde"
+		o.Kubernetes.Kubeconfig, o.Kubernetes.WebhookConfiguration = kubeconfig, configurationName
 	})
 	installWebhooks(t, manifests, p)
 	makeWarned(t, client, "rights", "one", "two")
