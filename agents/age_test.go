@@ -74,7 +74,7 @@ func TestAgentMoves(t *testing.T) {
 					t.Errorf("state is %s, want CONNECTED", got)
 				}
 			}
-			connected, disconnected := h.log.lines(`msg="agent connected"`), h.log.lines(`msg="agent disconnected"`)
+			connected, disconnected := h.log.Lines(`msg="agent connected"`), h.log.Lines(`msg="agent disconnected"`)
 			if len(connected) != 1 || len(disconnected) != 0 {
 				t.Errorf("the log says that it is not new: %q, %q", connected, disconnected)
 			}
@@ -83,7 +83,7 @@ func TestAgentMoves(t *testing.T) {
 			end(a)
 			h.eventually("the session has ended", func() bool { return h.phase() != adminv1.AgentState_CONNECTED })
 			other.connect(false)
-			if connected := h.log.lines(`msg="agent connected"`); len(connected) != 2 {
+			if connected := h.log.Lines(`msg="agent connected"`); len(connected) != 2 {
 				t.Errorf("the log does not say that another process has come: %q", connected)
 			}
 		})

@@ -40,7 +40,7 @@ func TestFullDiskKeepsNoDeadEndpoint(t *testing.T) {
 	h.becomes("web", meshview.NotReady, meshview.ApplicationNotReady)
 	a.says(web)
 	h.becomes("web", meshview.Ready, meshview.NoReason)
-	if lines := h.log.lines("state of applications not stored", "no space left on device"); len(lines) != 1 {
+	if lines := h.log.Lines("state of applications not stored", "no space left on device"); len(lines) != 1 {
 		t.Errorf("logged is %q", lines)
 	}
 }
@@ -120,7 +120,7 @@ func TestBrokenRecordIsForgotten(t *testing.T) {
 	h.put(withProbe(same))
 	h.builder.Synced("test")
 	h.becomes("web", meshview.Ready, meshview.NoReason)
-	if lines := h.log.lines("record of applications not read", "mesh=default proxy=web-1"); len(lines) != 1 {
+	if lines := h.log.Lines("record of applications not read", "mesh=default proxy=web-1"); len(lines) != 1 {
 		t.Errorf("logged is %q", lines)
 	}
 }
@@ -190,7 +190,7 @@ func TestProbeWithoutAVerdict(t *testing.T) {
 	a.says(web + " refused")
 	a.heard()
 	h.why(map[string]string{web: failed + "refused"})
-	if lines := h.log.lines("level=WARN", "application not ready", "reason=refused"); len(lines) != 1 {
+	if lines := h.log.Lines("level=WARN", "application not ready", "reason=refused"); len(lines) != 1 {
 		t.Errorf("logged is %q", lines)
 	}
 	none("unexpected EOF")

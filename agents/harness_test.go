@@ -1,15 +1,14 @@
 package agents_test
 
 import (
-	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"log/slog"
 	"net"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -28,6 +27,8 @@ import (
 	"github.com/sonde-mesh/sonde/identity/mtls"
 	"github.com/sonde-mesh/sonde/identity/serving"
 	"github.com/sonde-mesh/sonde/identity/token"
+	"github.com/sonde-mesh/sonde/internal/logtest"
+	"github.com/sonde-mesh/sonde/internal/waittest"
 	"github.com/sonde-mesh/sonde/meshview"
 	"github.com/sonde-mesh/sonde/store"
 )
@@ -59,7 +60,7 @@ type harness struct {
 	server    *agents.Server
 	builder   *meshview.Builder
 	registry  *prometheus.Registry
-	log       *lockedBuffer
+	log       *logtest.Buffer
 	address   string
 	stop      func()
 
@@ -116,7 +117,7 @@ func (h *harness) start() {
 	if h.tokens, err = token.Open(h.t.Context(), token.Options{Storage: h.state.Secrets(), Now: h.now}); err != nil {
 		h.t.Fatal(err)
 	}
-	h.log = &lockedBuffer{}
+	h.log = &logtest.Buffer{}
 	h.builder = meshview.NewBuilder(meshview.Options{
 		TrustDomain: mesh.DefaultTrustDomain, Sources: []string{"test"}, RequireJoin: !h.pods,
 		Applied: func(c meshview.Change) { h.server.Changed(c) },
@@ -212,15 +213,15 @@ func dataplane(meshName, name, workload string) *mesh.Dataplane {
 // eventually polls until holds returns true.
 func (h *harness) eventually(what string, holds func() bool) {
 	h.t.Helper()
-	deadline := time.Now().Add(patience)
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for !holds() {
-		if time.Now().After(deadline) {
-			h.t.Fatalf("not within %s: %s", patience, what)
-		}
-		<-tick.C
+	waittest.Holds(h.t, patience, what, holds)
+}
+
+// different returns a diff as an error, nil if it is empty.
+func different(diff string) error {
+	if diff == "" {
+		return nil
 	}
+	return errors.New(diff)
 }
 
 func (h *harness) token(s identity.Subject, validity time.Duration) string {
@@ -251,35 +252,6 @@ func (h *harness) metric(name, label string) float64 {
 		}
 	}
 	return sum
-}
-
-// lockedBuffer is a log that can be read while it is written.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-// lines returns the lines that contain all these texts.
-func (l *lockedBuffer) lines(texts ...string) []string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var found []string
-	for line := range strings.Lines(l.b.String()) {
-		all := true
-		for _, text := range texts {
-			all = all && strings.Contains(line, text)
-		}
-		if all {
-			found = append(found, line)
-		}
-	}
-	return found
 }
 
 // endpoint returns the endpoint of a proxy in a service, nil if there is none.

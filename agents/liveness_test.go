@@ -18,6 +18,7 @@ import (
 	"github.com/sonde-mesh/sonde/agents/observed"
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/internal/waittest"
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
@@ -90,15 +91,9 @@ func heldFor(container string, failing time.Duration) *agentv1.HeldLiveness {
 // known waits until these containers of db-0 are held.
 func (h *podHarness) known(want ...observed.HeldContainer) {
 	h.t.Helper()
-	var diff string
-	deadline := time.Now().Add(patience)
-	for time.Now().Before(deadline) {
-		if diff = cmp.Diff(want, h.server.PodLiveness()[db0ID].Failing, cmpopts.EquateApproxTime(time.Second)); diff == "" {
-			return
-		}
-		<-time.After(2 * time.Millisecond)
-	}
-	h.t.Fatalf("PodLiveness() (-want +got):\n%s", diff)
+	waittest.Until(h.t, patience, "PodLiveness() (-want +got)", func() error {
+		return different(cmp.Diff(want, h.server.PodLiveness()[db0ID].Failing, cmpopts.EquateApproxTime(time.Second)))
+	})
 }
 
 func (h *podHarness) heldSince(container string, failing time.Duration) observed.HeldContainer {
@@ -148,7 +143,7 @@ func TestHeldLivenessOfAPod(t *testing.T) {
 	h.known()
 	h.is(meshview.Ready, meshview.NoReason)
 	for _, line := range [][]string{{"guarded liveness probe fails", "container=app"}, {"guarded liveness probe fails", "container=cache"}, {"does not fail any more", "container=app"}} {
-		h.eventually("it is logged once", func() bool { return len(h.log.lines(line...)) == 1 })
+		h.eventually("it is logged once", func() bool { return len(h.log.Lines(line...)) == 1 })
 	}
 }
 

@@ -138,7 +138,7 @@ func TestAgentTooOldForPerPortProbes(t *testing.T) {
 		a.askedFor(allProbes)
 		h.put(probed(func(d *mesh.Dataplane) { d.Spec.TCPProbes = nil }))
 		a.askedFor(&agentv1.Probes{Http: allProbes.GetHttp(), Paths: allProbes.GetPaths()})
-		lines := h.log.lines("level=WARN", warning)
+		lines := h.log.Lines("level=WARN", warning)
 		if old && len(lines) != 1 || !old && len(lines) > 0 {
 			t.Errorf("an old agent: %t, logged %q", old, lines)
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/sonde-mesh/sonde/agents"
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/internal/waittest"
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
@@ -52,19 +53,13 @@ func (a *agent) heard() {
 // why waits until the reasons why applications of web-1 do not serve are these, by address.
 func (h *harness) why(want map[string]string) {
 	h.t.Helper()
-	var diff string
-	deadline := time.Now().Add(patience)
-	for time.Now().Before(deadline) {
+	waittest.Until(h.t, patience, "NotServing() (-want +got)", func() error {
 		got := map[string]string{}
 		for at, reason := range h.server.NotServing("default/web-1") {
 			got[at.String()] = reason
 		}
-		if diff = cmp.Diff(want, got); diff == "" {
-			return
-		}
-		<-time.After(2 * time.Millisecond)
-	}
-	h.t.Fatalf("NotServing() (-want +got):\n%s", diff)
+		return different(cmp.Diff(want, got))
+	})
 }
 
 // withProbe is web-1 with a serviceProbe on its inbound 8080, changed by change.
@@ -170,8 +165,8 @@ func TestApplicationOfAProxyThatHasJustJoined(t *testing.T) {
 	a.says(web)
 	h.becomes("web", meshview.Ready, meshview.NoReason)
 	h.why(map[string]string{})
-	h.eventually("the line of the log", func() bool { return len(h.log.lines("application ready", "inbound="+web)) > 0 }) // after the change
-	if lines := h.log.lines("application ready", "inbound="+web); len(lines) != 1 {
+	h.eventually("the line of the log", func() bool { return len(h.log.Lines("application ready", "inbound="+web)) > 0 }) // after the change
+	if lines := h.log.Lines("application ready", "inbound="+web); len(lines) != 1 {
 		t.Errorf("logged is %q", lines)
 	}
 }
@@ -304,7 +299,7 @@ func TestAgentThatIsTooOld(t *testing.T) {
 	if len(a.serviceProbes) > 0 {
 		t.Errorf("told %v", <-a.serviceProbes)
 	}
-	if lines := h.log.lines("level=WARN", "agent is too old for serviceProbe", "health.ready alone decides"); len(lines) != 1 {
+	if lines := h.log.Lines("level=WARN", "agent is too old for serviceProbe", "health.ready alone decides"); len(lines) != 1 {
 		t.Errorf("logged is %q", lines)
 	}
 	a.leave() // it is upgraded

@@ -98,7 +98,7 @@ func TestEnvoyThatDoesNotRun(t *testing.T) {
 	b := *a
 	b.connect(false)
 	shown("")
-	if n := len(h.log.lines("level=WARN", "envoy of a proxy does not run", "web-1")); n != 2 {
+	if n := len(h.log.Lines("level=WARN", "envoy of a proxy does not run", "web-1")); n != 2 {
 		t.Errorf("it is logged %d times, want twice", n)
 	}
 }
@@ -218,7 +218,7 @@ func TestLogSaysWhyASessionEnded(t *testing.T) {
 			h, a := joined(t, nil)
 			a.connect(false)
 			tc.end(a)
-			h.eventually("the log has "+tc.want, func() bool { return len(h.log.lines("agent disconnected", tc.want)) > 0 })
+			h.eventually("the log has "+tc.want, func() bool { return len(h.log.Lines("agent disconnected", tc.want)) > 0 })
 		})
 	}
 }

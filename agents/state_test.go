@@ -104,7 +104,7 @@ func TestAgentWithoutADataplaneIsShown(t *testing.T) {
 		t.Errorf("state is %v, want WAITING because %s", got, want)
 	}
 	waits := []string{"level=WARN", `msg="proxy waits for its Dataplane"`, "mesh=default", "proxy=web-1", "peer=127.0.0.1"}
-	if lines := h.log.lines(waits...); len(lines) != 1 {
+	if lines := h.log.Lines(waits...); len(lines) != 1 {
 		t.Errorf("the log says %d times that it waits, want once: %s", len(lines), lines)
 	}
 
@@ -123,7 +123,7 @@ func TestAgentWithoutADataplaneIsShown(t *testing.T) {
 	if err := a.join(); err == nil {
 		t.Fatal("it has joined without a Dataplane")
 	}
-	if lines := h.log.lines(waits...); len(lines) != 2 {
+	if lines := h.log.Lines(waits...); len(lines) != 2 {
 		t.Errorf("the log says %d times that it waits, want twice", len(lines))
 	}
 	h.ahead.Store(int64(2 * time.Minute))
@@ -142,7 +142,7 @@ func TestRefusalNamesWhatWasAskedFor(t *testing.T) {
 			t.Fatal("it has joined with the token of another")
 		}
 	}
-	lines := h.log.lines("level=WARN", `msg="join refused"`, "mesh=default", "proxy=web-2", "peer=127.0.0.1", `not \"web-2\"`)
+	lines := h.log.Lines("level=WARN", `msg="join refused"`, "mesh=default", "proxy=web-2", "peer=127.0.0.1", `not \"web-2\"`)
 	if len(lines) != 30 {
 		t.Errorf("%d lines for 30 refusals; the handler of the log limits them", len(lines))
 	}
@@ -153,7 +153,7 @@ func TestRefusalNamesWhatWasAskedFor(t *testing.T) {
 			t.Fatal("it has joined with a token of another workload")
 		}
 	}
-	if lines := h.log.lines(`msg="join refused"`, "proxy=web-1", `workload \"api\"`); len(lines) != 1 {
+	if lines := h.log.Lines(`msg="join refused"`, "proxy=web-1", `workload \"api\"`); len(lines) != 1 {
 		t.Errorf("%d lines about the workload, want one: %s", len(lines), lines)
 	}
 	if got := h.server.States()["default/web-1"]; got.GetRefusal() == "" {

@@ -25,7 +25,7 @@ func TestWorkloadChanges(t *testing.T) {
 	wantStatus(t, a.renew(), codes.PermissionDenied, "join again")
 	wantStatus(t, a.join(), codes.PermissionDenied, "sondectl generate dataplane-token")
 	a.report() // as after a reconnect: nothing new is due
-	if lines := h.log.lines("level=WARN", "certificateWorkload=web", "workload=api", "proxy=web-1"); len(lines) != 1 {
+	if lines := h.log.Lines("level=WARN", "certificateWorkload=web", "workload=api", "proxy=web-1"); len(lines) != 1 {
 		t.Errorf("%d warnings, want one: %s", len(lines), lines)
 	}
 

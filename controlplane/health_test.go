@@ -14,6 +14,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/sonde-mesh/sonde/internal/waittest"
 )
 
 // running is a control plane that runs until the test ends.
@@ -59,11 +61,7 @@ func run(t *testing.T, o Options) *running {
 // await waits until something holds.
 func await(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !holds(); <-time.After(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s does not come", what)
-		}
-	}
+	waittest.Holds(t, 20*time.Second, what, holds)
 }
 
 func (r *running) get(path string) (int, string) {

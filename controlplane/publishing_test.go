@@ -2,7 +2,6 @@ package controlplane
 
 import (
 	"context"
-	"net"
 	"slices"
 	"testing"
 	"time"
@@ -10,10 +9,9 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/internal/grpctest"
 	"github.com/sonde-mesh/sonde/meshview"
 	"github.com/sonde-mesh/sonde/xds"
 	"github.com/sonde-mesh/sonde/xds/resource"
@@ -30,26 +28,10 @@ type slowEnvoy struct {
 
 func connectEnvoy(t *testing.T, p *Pipeline, node string) *slowEnvoy {
 	t.Helper()
-	listener := bufconn.Listen(1 << 16)
 	server := grpc.NewServer(xds.ServerOptions()...)
 	p.XDS.Register(server)
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(listener) }()
-	conn, err := grpc.NewClient("passthrough:///x", grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := conn.Close(); err != nil {
-			t.Error(err)
-		}
-		server.Stop()
-		if err := <-served; err != nil {
-			t.Error(err)
-		}
-		p.XDS.Wait()
-	})
+	t.Cleanup(p.XDS.Wait)
+	conn := grpctest.Connect(t, server)
 	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).DeltaAggregatedResources(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -2,6 +2,7 @@ package dpagent_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -22,6 +23,7 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent"
 	"github.com/sonde-mesh/sonde/internal/logtest"
 	"github.com/sonde-mesh/sonde/internal/slowtest"
+	"github.com/sonde-mesh/sonde/internal/waittest"
 )
 
 // envoyPath is the real Envoy.
@@ -45,21 +47,12 @@ func envoyPath(t testing.TB) string {
 // eventually polls until check returns "", or fails with what it says.
 func eventually(t testing.TB, limit time.Duration, check func() string) {
 	t.Helper()
-	deadline := time.NewTimer(limit)
-	defer deadline.Stop()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		why := check()
-		if why == "" {
-			return
+	waittest.Until(t, limit, "", func() error {
+		if why := check(); why != "" {
+			return errors.New(why)
 		}
-		select {
-		case <-tick.C:
-		case <-deadline.C:
-			t.Fatalf("not within %s: %s", limit, why)
-		}
-	}
+		return nil
+	})
 }
 
 // running is an agent in this process.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/identity/ca"
+	"github.com/sonde-mesh/sonde/internal/waittest"
 )
 
 // view has the dataplanes of every mesh, each with its instance. nil is not known yet.
@@ -240,15 +241,7 @@ func share(t *testing.T, storage *memory) (a, b *Authority) {
 
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for !holds() {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within 10s: %s", what)
-		}
-		<-tick.C
-	}
+	waittest.Holds(t, 10*time.Second, what, holds)
 }
 
 // TestFollowedMayGoOn has the one that follows a step make the next one at once.

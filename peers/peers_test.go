@@ -32,6 +32,7 @@ import (
 	peerv1 "github.com/sonde-mesh/sonde/api/peer/v1"
 	"github.com/sonde-mesh/sonde/identity/ca"
 	"github.com/sonde-mesh/sonde/identity/serving"
+	"github.com/sonde-mesh/sonde/internal/waittest"
 	"github.com/sonde-mesh/sonde/peers"
 	"github.com/sonde-mesh/sonde/store"
 )
@@ -43,17 +44,7 @@ const patience = 10 * time.Second
 // eventually polls until check returns nil.
 func eventually(t testing.TB, check func() error) {
 	t.Helper()
-	deadline := time.Now().Add(patience)
-	for {
-		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatal(err)
-		}
-		<-time.After(5 * time.Millisecond)
-	}
+	waittest.Until(t, patience, "", check)
 }
 
 // keys has the serving CA that replicas share.

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -10,6 +11,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sonde-mesh/sonde/internal/waittest"
 )
 
 // running is a Dir that runs in the background until the test ends.
@@ -33,22 +36,14 @@ func running(t *testing.T, path string, rescan time.Duration) (*Dir, *calls) {
 // await waits for a call of the builder.
 func (c *calls) await(t *testing.T, want string) {
 	t.Helper()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	deadline := time.After(10 * time.Second)
-	for {
+	waittest.Until(t, 10*time.Second, "call "+want, func() error {
 		c.mu.Lock()
-		found := slices.Contains(c.log, want)
-		c.mu.Unlock()
-		if found {
-			return
+		defer c.mu.Unlock()
+		if !slices.Contains(c.log, want) {
+			return fmt.Errorf("but %q", c.log)
 		}
-		select {
-		case <-deadline:
-			t.Fatalf("no call %q, but %q", want, c.take())
-		case <-tick.C:
-		}
-	}
+		return nil
+	})
 }
 
 func TestDirRunIsToldOfChanges(t *testing.T) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -17,11 +16,11 @@ import (
 	statuspb "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
-	"google.golang.org/grpc/test/bufconn"
 
+	"github.com/sonde-mesh/sonde/internal/grpctest"
 	"github.com/sonde-mesh/sonde/internal/logtest"
+	"github.com/sonde-mesh/sonde/internal/waittest"
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
@@ -91,28 +90,10 @@ func newFixture(t *testing.T, o Options) *fixture {
 		}
 		return nil
 	})
-	listener := bufconn.Listen(1 << 16)
 	g := grpc.NewServer(ServerOptions()...)
 	f.server.Register(g)
-	served := make(chan error, 1)
-	go func() { served <- g.Serve(listener) }()
-	conn, err := grpc.NewClient("passthrough:///x", grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithInitialWindowSize(1<<16), // without it the window grows if the proxy reads fast
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }))
-	if err != nil {
-		t.Fatal(err)
-	}
-	f.conn = conn
-	t.Cleanup(func() {
-		if err := conn.Close(); err != nil {
-			t.Error(err)
-		}
-		g.Stop()
-		if err := <-served; err != nil {
-			t.Error(err)
-		}
-		f.server.Wait()
-	})
+	t.Cleanup(f.server.Wait)
+	f.conn = grpctest.Connect(t, g, grpc.WithInitialWindowSize(1<<16)) // without it the window grows if the proxy reads fast
 	return f
 }
 
@@ -146,16 +127,7 @@ func (f *fixture) metric(name string) float64 {
 // until waits for something that another goroutine does.
 func (f *fixture) until(what string, done func() bool) {
 	f.t.Helper()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	deadline := time.After(soon)
-	for !done() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			f.t.Fatalf("not in time: %s", what)
-		}
-	}
+	waittest.Holds(f.t, soon, what, done)
 }
 
 // fakeProxy is the proxy's end of a stream. It does not read responses before listen is called.

@@ -23,6 +23,7 @@ import (
 	peerv1 "github.com/sonde-mesh/sonde/api/peer/v1"
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/identity/serving"
+	"github.com/sonde-mesh/sonde/internal/waittest"
 	"github.com/sonde-mesh/sonde/peers"
 )
 
@@ -117,33 +118,32 @@ func (r *replica) hearsTold(session int64, container string) {
 // tells waits until the replica knows that one container fails, of which the kubelet is told, so that nothing is held.
 func (r *replica) tells(what, container string) {
 	r.t.Helper()
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); <-time.After(2 * time.Millisecond) {
-		failing := r.PodLiveness()[db0.ID()].Failing
-		if len(failing) == 1 && failing[0].Container == container && failing[0].Told && !r.Of(db0.ID()).Held {
-			return
+	waittest.Until(r.t, patience, what, func() error {
+		failing, held := r.PodLiveness()[db0.ID()].Failing, r.Of(db0.ID()).Held
+		if len(failing) == 1 && failing[0].Container == container && failing[0].Told && !held {
+			return nil
 		}
-	}
-	r.t.Fatalf("%s: PodLiveness() = %+v, held: %t", what, r.PodLiveness()[db0.ID()].Failing, r.Of(db0.ID()).Held)
+		return fmt.Errorf("PodLiveness() = %+v, held: %t", failing, held)
+	})
 }
 
 // holds waits until the replica knows that these containers are held.
 func (r *replica) holds(what string, containers ...string) {
 	r.t.Helper()
-	var diff string
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); <-time.After(2 * time.Millisecond) {
+	waittest.Until(r.t, patience, what, func() error {
 		var want []observed.HeldContainer
 		for _, c := range containers {
 			want = append(want, observed.HeldContainer{Container: c, Since: r.now().Add(-time.Minute), Reason: "refused", Grant: c + "-1"})
 		}
-		diff = cmp.Diff(want, r.PodLiveness()[db0.ID()].Failing, cmpopts.EquateApproxTime(5*time.Second))
+		diff := cmp.Diff(want, r.PodLiveness()[db0.ID()].Failing, cmpopts.EquateApproxTime(5*time.Second))
 		if held := r.Of(db0.ID()).Held; diff == "" && held != (len(containers) > 0) {
 			diff = fmt.Sprintf("its Observation says that it is held: %v", held)
 		}
 		if diff == "" {
-			return
+			return nil
 		}
-	}
-	r.t.Fatalf("%s: PodLiveness() (-want +got):\n%s", what, diff)
+		return fmt.Errorf("PodLiveness() (-want +got):\n%s", diff)
+	})
 }
 
 // TestReplicasTellWhatIsHeld has replicas whose clocks are an hour apart.
@@ -157,11 +157,7 @@ func TestReplicasTellWhatIsHeld(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(patience); plane.Builder.View().Dataplane(db0.ID()) == nil; <-time.After(2 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("the view does not have the pod")
-		}
-	}
+	waittest.Holds(t, patience, "the view has the pod", func() bool { return plane.Builder.View().Dataplane(db0.ID()) != nil })
 	a, b := startReplica(t, plane, certificate, "a", 0), startReplica(t, plane, certificate, "b", time.Hour)
 	addresses := map[string]string{"a": a.address, "b": b.address}
 	a.peers.Follow(addresses)
@@ -191,11 +187,7 @@ func TestReplicasTellWhatIsHeld(t *testing.T) {
 	a.hears(3, "app")
 	b.holds("one is held again", "app")
 	a.stop()
-	for deadline := time.Now().Add(patience); b.peers.Heard(db0.ID())[0].Lost.IsZero(); <-time.After(2 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("the replica is not lost")
-		}
-	}
+	waittest.Holds(t, patience, "the replica is lost", func() bool { return !b.peers.Heard(db0.ID())[0].Lost.IsZero() })
 	if held := b.PodLiveness()[db0.ID()].Failing; len(held) != 1 {
 		t.Errorf("of a lost replica is left %v", held)
 	}

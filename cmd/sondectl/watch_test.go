@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"net"
 	"os"
 	"path/filepath"
@@ -18,6 +19,8 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/cmd/sondectl/exit"
 	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
+	"github.com/sonde-mesh/sonde/internal/logtest"
+	"github.com/sonde-mesh/sonde/internal/waittest"
 	"github.com/sonde-mesh/sonde/store"
 )
 
@@ -74,32 +77,15 @@ func TestWatcher(t *testing.T) {
 	}
 }
 
-// output is what a command writes while it runs.
-type output struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.Write(p)
-}
-
 // await waits until a text has been written.
-func (o *output) await(t *testing.T, text string) {
+func await(t *testing.T, out *logtest.Buffer, text string) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); ; <-time.After(10 * time.Millisecond) {
-		o.mu.Lock()
-		got := o.text.String()
-		o.mu.Unlock()
-		if strings.Contains(got, text) {
-			return
+	waittest.Until(t, 20*time.Second, "the output has "+text, func() error {
+		if got := out.String(); !strings.Contains(got, text) {
+			return errors.New(got)
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("there is no %q in\n%s", text, got)
-		}
-	}
+		return nil
+	})
 }
 
 // TestWatch watches over a change and a restart of the control plane, until its context ends, as by a signal.
@@ -133,7 +119,7 @@ func TestWatch(t *testing.T) {
 	stop, address := serveAdmin(t, o, "127.0.0.1:0")
 
 	ctx, signal := context.WithCancel(t.Context())
-	var stdout, stderr output
+	var stdout, stderr logtest.Buffer
 	ended := make(chan int, 1)
 	go func() {
 		ended <- run(ctx, []string{
@@ -141,31 +127,31 @@ func TestWatch(t *testing.T) {
 			"--ca-cert-file=" + filepath.Join(dir, "state", "serving-ca.crt"), "--token-file=" + filepath.Join(dir, "state", "admin-token"),
 		}, strings.NewReader(""), &stdout, &stderr)
 	}()
-	stdout.await(t, "connected")
-	stderr.await(t, "sondectl: store: error: old.yaml: broken\n")
+	await(t, &stdout, "connected")
+	await(t, &stderr, "sondectl: store: error: old.yaml: broken\n")
 	mu.Lock()
 	phase, problems = adminv1.AgentState_STOPPED, []*adminv1.Problem{{File: "new.yaml", Document: 2, Line: 3, Warning: true, Text: "odd"}}
 	mu.Unlock()
-	stdout.await(t, "stopped")
-	stderr.await(t, "sondectl: store: warning: new.yaml, document 2, line 3: odd\nsondectl: store: resolved: error: old.yaml: broken\n")
+	await(t, &stdout, "stopped")
+	await(t, &stderr, "sondectl: store: warning: new.yaml, document 2, line 3: odd\nsondectl: store: resolved: error: old.yaml: broken\n")
 	stop()
-	stderr.await(t, "asking again every 2s\n")
+	await(t, &stderr, "asking again every 2s\n")
 	mu.Lock()
 	phase = adminv1.AgentState_LOST
 	mu.Unlock()
 	stop, _ = serveAdmin(t, o, address)
-	stdout.await(t, "lost")
-	stderr.await(t, "sondectl: the control plane answers again\n")
+	await(t, &stdout, "lost")
+	await(t, &stderr, "sondectl: the control plane answers again\n")
 	signal()
 	if code := <-ended; code != exit.OK {
 		t.Errorf("exit code = %d, want %d", code, exit.OK)
 	}
 	stop()
-	if n := strings.Count(stderr.text.String(), "odd"); n != 1 {
-		t.Errorf("the warning is there %d times, want once:\n%s", n, stderr.text.String())
+	if n := strings.Count(stderr.String(), "odd"); n != 1 {
+		t.Errorf("the warning is there %d times, want once:\n%s", n, stderr.String())
 	}
-	if lines := strings.Count(stdout.text.String(), "\n"); strings.Count(stdout.text.String(), "NAME") != 1 || !strings.HasSuffix(stdout.text.String(), "\n") || lines < 4 {
-		t.Errorf("output is\n%s\nwant one header and three states", stdout.text.String())
+	if lines := strings.Count(stdout.String(), "\n"); strings.Count(stdout.String(), "NAME") != 1 || !strings.HasSuffix(stdout.String(), "\n") || lines < 4 {
+		t.Errorf("output is\n%s\nwant one header and three states", stdout.String())
 	}
 }
 

@@ -24,6 +24,7 @@ import (
 
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/identity/secret"
+	"github.com/sonde-mesh/sonde/internal/waittest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -314,13 +315,5 @@ func bundle(t *testing.T, a *identity.Authority) string {
 
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !holds() {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within 20s: %s", what)
-		}
-		<-tick.C
-	}
+	waittest.Holds(t, 20*time.Second, what, holds)
 }

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/sonde-mesh/sonde/internal/logtest"
+	"github.com/sonde-mesh/sonde/internal/waittest"
 )
 
 // files is the limit of file descriptors, so that a flood needs few.
@@ -192,17 +193,7 @@ func probe(address, id, path string, timeout time.Duration) (verdict, string) {
 
 func eventually(t testing.TB, limit time.Duration, check func() error) {
 	t.Helper()
-	deadline := time.Now().Add(limit)
-	for {
-		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatal(err)
-		}
-		<-time.After(10 * time.Millisecond)
-	}
+	waittest.Until(t, limit, "", check)
 }
 
 func (g *guarded) logged(pattern string) {

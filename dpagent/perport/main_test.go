@@ -22,6 +22,7 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/perport"
 	"github.com/sonde-mesh/sonde/internal/logtest"
 	"github.com/sonde-mesh/sonde/internal/slowtest"
+	"github.com/sonde-mesh/sonde/internal/waittest"
 )
 
 func TestMain(m *testing.M) {
@@ -86,19 +87,7 @@ func startBeside(t testing.TB, virtual netip.AddrPort) *server {
 // eventually polls until check returns nil.
 func eventually(t testing.TB, limit time.Duration, check func() error) {
 	t.Helper()
-	deadline := time.Now().Add(limit)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %s: %v", limit, err)
-		}
-		<-tick.C
-	}
+	waittest.Until(t, limit, "", check)
 }
 
 // freeAddress returns an address on which nobody listens, and from which no connection comes.

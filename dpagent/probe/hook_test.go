@@ -19,6 +19,7 @@ import (
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/dpagent/probe"
+	"github.com/sonde-mesh/sonde/internal/waittest"
 )
 
 const hookID = "6fd0a1f1a7b34f0e9f3c2b1d0e4a5b6c"
@@ -217,13 +218,7 @@ func TestHookFallsBackToHTTP(t *testing.T) {
 // eventually waits until a condition holds.
 func eventually(t testing.TB, condition func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !condition(); {
-		if time.Now().After(deadline) {
-			t.Fatal("waited too long")
-		}
-		wait := time.NewTimer(5 * time.Millisecond)
-		<-wait.C
-	}
+	waittest.Holds(t, 10*time.Second, "the condition holds", condition)
 }
 
 // Nobody calls a hook who does not know its id.

@@ -3,6 +3,7 @@ package mtls
 import (
 	"bytes"
 	"context"
+	"fmt"
 	mathrand "math/rand/v2"
 	"net"
 	"slices"
@@ -17,6 +18,8 @@ import (
 	"google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
+
+	"github.com/sonde-mesh/sonde/internal/waittest"
 )
 
 // aged returns how many connections are counted as such.
@@ -55,17 +58,12 @@ func TestAgedConnectionsAreCounted(t *testing.T) {
 			t.Error("the handler does not know that the connection has reached its age")
 		}
 	}
-	deadline := time.NewTimer(patience)
-	defer deadline.Stop()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for s.aged() != 2 {
-		select {
-		case <-tick.C:
-		case <-deadline.C:
-			t.Fatalf("%v connections are counted, want 2", s.aged())
+	waittest.Until(t, patience, "two connections that are counted", func() error {
+		if got := s.aged(); got != 2 {
+			return fmt.Errorf("%v", got)
 		}
-	}
+		return nil
+	})
 }
 
 // TestOtherConnectionsAreNotCounted has one connection end before its certificate does, and one with the GOAWAY of a server that stops.
@@ -211,13 +209,12 @@ func TestConnectionsSpread(t *testing.T) {
 	})
 	await := func(what string, holds func() bool) {
 		t.Helper()
-		tick := time.NewTicker(2 * time.Millisecond)
-		defer tick.Stop()
-		for deadline := time.Now().Add(patience); !holds(); <-tick.C {
-			if time.Now().After(deadline) {
-				t.Fatalf("not within %s: %s; %d and %d streams", patience, what, at[0].Load(), at[1].Load())
+		waittest.Until(t, patience, what, func() error {
+			if !holds() {
+				return fmt.Errorf("%d and %d streams", at[0].Load(), at[1].Load())
 			}
-		}
+			return nil
+		})
 	}
 	await("all are connected to the first", func() bool { return at[0].Load() == clients })
 	both.Store(true)

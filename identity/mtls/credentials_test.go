@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"fmt"
 	"net"
 	"path/filepath"
 	"strings"
@@ -25,6 +26,7 @@ import (
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/identity/ca"
 	"github.com/sonde-mesh/sonde/identity/serving"
+	"github.com/sonde-mesh/sonde/internal/waittest"
 	"github.com/sonde-mesh/sonde/store"
 )
 
@@ -168,13 +170,12 @@ func (s *served) closed(reason string) float64 {
 // counts waits for counters: a client may see the end of a connection before the server has counted it.
 func (s *served) counts(reason string, want float64) {
 	s.t.Helper()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(patience); s.closed(reason) < want; <-tick.C {
-		if time.Now().After(deadline) {
-			s.t.Fatalf("%v connections are counted as %s, want %v", s.closed(reason), reason, want)
+	waittest.Until(s.t, patience, "connections that are counted as "+reason, func() error {
+		if got := s.closed(reason); got < want {
+			return fmt.Errorf("%v, want %v", got, want)
 		}
-	}
+		return nil
+	})
 }
 
 func (s *served) certificate(validity time.Duration) (tls.Certificate, identity.Certificate) {

@@ -3,6 +3,7 @@ package logtest
 
 import (
 	"bytes"
+	"strings"
 	"sync"
 )
 
@@ -32,4 +33,19 @@ func (b *Buffer) Take() string {
 	defer b.mu.Unlock()
 	defer b.text.Reset()
 	return b.text.String()
+}
+
+// Lines returns the lines that contain all these texts.
+func (b *Buffer) Lines(texts ...string) []string {
+	var found []string
+	for line := range strings.Lines(b.String()) {
+		all := true
+		for _, text := range texts {
+			all = all && strings.Contains(line, text)
+		}
+		if all {
+			found = append(found, line)
+		}
+	}
+	return found
 }

@@ -2,7 +2,6 @@ package conformance
 
 import (
 	"context"
-	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,10 +14,9 @@ import (
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/sonde-mesh/sonde/internal/grpctest"
 	"github.com/sonde-mesh/sonde/xds"
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
@@ -53,27 +51,10 @@ func startServer(t *testing.T) *server {
 	t.Helper()
 	s := &server{t: t, want: resource.NewSet(), labels: map[string]string{}}
 	s.xds = xds.NewServer(xds.Options{}, s, func(context.Context, string) error { return nil })
-	listener := bufconn.Listen(1 << 16)
 	g := grpc.NewServer(xds.ServerOptions()...)
 	s.xds.Register(g)
-	served := make(chan error, 1)
-	go func() { served <- g.Serve(listener) }()
-	conn, err := grpc.NewClient("passthrough:///ads", grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }))
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.conn = conn
-	t.Cleanup(func() {
-		if err := conn.Close(); err != nil {
-			t.Error(err)
-		}
-		g.Stop()
-		if err := <-served; err != nil {
-			t.Error(err)
-		}
-		s.xds.Wait()
-	})
+	t.Cleanup(s.xds.Wait)
+	s.conn = grpctest.Connect(t, g)
 	return s
 }
 

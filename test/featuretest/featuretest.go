@@ -4,6 +4,7 @@ package featuretest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/internal/waittest"
 	"github.com/sonde-mesh/sonde/store"
 	"github.com/sonde-mesh/sonde/xds"
 )
@@ -255,21 +257,12 @@ func (f *Feature) objectsOf(file string, data []byte) []mesh.Object {
 // Eventually calls check until it returns "". If that takes too long, the test fails with its last result.
 func Eventually(t *testing.T, check func() string) {
 	t.Helper()
-	deadline := time.NewTimer(patience)
-	defer deadline.Stop()
-	again := time.NewTicker(2 * time.Millisecond)
-	defer again.Stop()
-	for {
-		complaint := check()
-		if complaint == "" {
-			return
+	waittest.Until(t, patience, "", func() error {
+		if complaint := check(); complaint != "" {
+			return errors.New(complaint)
 		}
-		select {
-		case <-again.C:
-		case <-deadline.C:
-			t.Fatalf("after %s: %s", patience, complaint)
-		}
-	}
+		return nil
+	})
 }
 
 // marker returns an object. When it is in the view, everything before it was published.

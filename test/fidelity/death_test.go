@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sonde-mesh/sonde/internal/slowtest"
+	"github.com/sonde-mesh/sonde/internal/waittest"
 	"github.com/sonde-mesh/sonde/test/fidelity/cases"
 	"github.com/sonde-mesh/sonde/test/fidelity/kubelet"
 	"github.com/sonde-mesh/sonde/webhook"
@@ -115,10 +116,5 @@ func probesOf(pod *corev1.Pod) *corev1.Pod {
 
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !holds(); {
-		if time.Now().After(deadline) {
-			t.Fatalf("after a minute, it does not hold that %s", what)
-		}
-		<-time.After(20 * time.Millisecond)
-	}
+	waittest.Holds(t, time.Minute, what, holds)
 }

@@ -1,7 +1,6 @@
 package kube
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -22,6 +21,7 @@ import (
 	"github.com/sonde-mesh/sonde/controller/leader"
 	"github.com/sonde-mesh/sonde/controller/secrets"
 	"github.com/sonde-mesh/sonde/controlplane"
+	"github.com/sonde-mesh/sonde/internal/logtest"
 )
 
 // holdLease has a replica that is not there lead for a while.
@@ -191,10 +191,10 @@ func TestLeaderWithoutSecret(t *testing.T) {
 	if _, err := client.CoreV1().Secrets(systemNamespace).Create(t.Context(), bad, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	var log lockedLog
+	var log logtest.Buffer
 	p := startPlane(t, "nonsense", func(o *controlplane.Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
 	poll(t, "the error that names the field", func(context.Context) error {
-		if text := log.text(); !strings.Contains(text, `level=ERROR msg="not leading`) || !strings.Contains(text, "epoch: -1: must be from 1 to 9007199254740992") {
+		if text := log.String(); !strings.Contains(text, `level=ERROR msg="not leading`) || !strings.Contains(text, "epoch: -1: must be from 1 to 9007199254740992") {
 			return errors.New(text)
 		}
 		return nil
@@ -204,22 +204,4 @@ func TestLeaderWithoutSecret(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.says(t, "/metrics", "\nsonde_leader 1\n")
-}
-
-// lockedLog is a log that can be read while it is written.
-type lockedLog struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedLog) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedLog) text() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }

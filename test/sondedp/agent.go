@@ -12,11 +12,11 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/internal/logtest"
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
@@ -32,7 +32,7 @@ type Agent struct {
 	Err   error
 
 	cmd *exec.Cmd
-	log syncBuffer
+	log logtest.Buffer
 }
 
 // Command returns the command that answers the probes of a table, as the environment has it, at an address. It logs from a
@@ -110,9 +110,7 @@ func (a *Agent) Stop() error {
 
 // Log returns what it has written so far.
 func (a *Agent) Log() string {
-	a.log.mu.Lock()
-	defer a.log.mu.Unlock()
-	return a.log.text.String()
+	return a.log.String()
 }
 
 // Guard is the process id of the guard.
@@ -129,17 +127,4 @@ func (a *Agent) Worker() (int, error) {
 		return 0, fmt.Errorf("the guard has the children %v, want its worker", children)
 	}
 	return strconv.Atoi(children[0])
-}
-
-// syncBuffer is written while it is read.
-type syncBuffer struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-// Write implements io.Writer.
-func (b *syncBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
 }
