@@ -4,12 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"log/slog"
 	"net"
 	"net/netip"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -25,6 +22,7 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/retry"
 	"github.com/sonde-mesh/sonde/dpagent/serviceprobe"
 	"github.com/sonde-mesh/sonde/dpagent/session"
+	"github.com/sonde-mesh/sonde/test/virtual"
 )
 
 // service is the address of the control plane: each connection gets to one of its replicas.
@@ -37,7 +35,7 @@ type agent struct {
 	old        bool // of a release without epochs and without numbers of sessions
 	epochs     bool
 	caFile     string
-	files      *files
+	files      *virtual.Files
 	identity   *identity.Identity
 	session    *session.Session
 	readiness  *session.Readiness
@@ -63,7 +61,7 @@ func (a *agent) start(ctx context.Context) {
 	a.sim.Note("agent of %s starts, old %v", a.name, a.old)
 	ctx, a.stop = context.WithCancel(ctx)
 	a.done = make(chan struct{})
-	log := slog.New(slog.NewTextHandler(agentLines{a}, nil))
+	log := virtual.Log(func(line string) { a.sim.Detail("agent of %s: %s", a.name, line) })
 	registry := prometheus.NewRegistry()
 	a.identity = identity.New(a.files, mesh.DefaultMesh, a.name)
 	servingCA := identity.NewServingCA(identity.ServingCAOptions{Files: a.files, Given: a.caFile, ControlPlane: service, Logger: log, Registerer: registry})
@@ -122,12 +120,12 @@ func (a *agent) setServing(serving bool) {
 
 // connectEnvoy opens the ADS stream of an Envoy, which takes its listeners if the replica knows them.
 func (a *agent) connectEnvoy(r *replica) {
-	if _, p := r.pipeline.Builder.View().Proxy(a.id()); p == nil {
+	if _, p := r.Pipeline.Builder.View().Proxy(a.id()); p == nil {
 		return
 	}
 	a.sim.Note("Envoy of %s takes its listeners from %s", a.name, r.name)
 	a.envoy = r
-	r.agents.ObserveListeners(a.id(), observed.Listeners{Accepted: []netip.AddrPort{a.inbound()}, Since: time.Now()})
+	r.Agents.ObserveListeners(a.id(), observed.Listeners{Accepted: []netip.AddrPort{a.inbound()}, Since: time.Now()})
 }
 
 func (a *agent) running() bool { return a.stop != nil }
@@ -147,7 +145,7 @@ func (a *agent) dial(ctx context.Context, _ string) (net.Conn, error) {
 	if host == "" {
 		return nil, errors.New("no replica is ready")
 	}
-	return a.sim.network.Dial(ctx, a.host, host+agentsPort)
+	return a.sim.network.Dial(ctx, a.host, host+virtual.AgentsPort)
 }
 
 // join tries until it succeeds, and returns false if ctx ends before.
@@ -314,36 +312,4 @@ func (a *agent) askedToRenew() {
 	if !a.old && told == signs && since > crossing && !a.sim.wasCut() {
 		a.sim.Wrong("%s is asked to renew a leaf of the CA that signs, which it had said %s ago", a.name, since)
 	}
-}
-
-// files are those of the work directory.
-type files struct {
-	mu  sync.Mutex
-	all map[string][]byte
-}
-
-// Read implements identity.Files.
-func (f *files) Read(name string) ([]byte, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	data, there := f.all[name]
-	if !there {
-		return nil, fmt.Errorf("read %s: %w", name, fs.ErrNotExist)
-	}
-	return slices.Clone(data), nil
-}
-
-// Write implements identity.Files.
-func (f *files) Write(name string, data []byte) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.all[name] = slices.Clone(data)
-	return nil
-}
-
-type agentLines struct{ agent *agent }
-
-func (l agentLines) Write(line []byte) (int, error) {
-	l.agent.sim.Detail("agent of %s: %s", l.agent.name, strings.TrimSpace(string(line)))
-	return len(line), nil
 }

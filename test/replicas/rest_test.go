@@ -79,8 +79,8 @@ func (s *simulation) rest(ctx context.Context) {
 	for _, a := range s.agents {
 		for _, name := range names {
 			r := s.replicas[name]
-			_, p := r.pipeline.Builder.View().Proxy(a.id())
-			s.Note("%s knows of %s: %+v, tags %v, and has heard %v", name, a.name, p.Observed, p.Dataplane.Spec.Networking.Inbound[0].Tags, r.peers.Heard(a.id()))
+			_, p := r.Pipeline.Builder.View().Proxy(a.id())
+			s.Note("%s knows of %s: %+v, tags %v, and has heard %v", name, a.name, p.Observed, p.Dataplane.Spec.Networking.Inbound[0].Tags, r.Peers.Heard(a.id()))
 		}
 		first := s.versions(names[0], a)
 		if len(first) == 0 {
@@ -100,7 +100,7 @@ func (s *simulation) checkServing(ctx context.Context) {
 		return
 	}
 	for name, r := range s.replicas {
-		if rotation, err := r.agents.ServingRotation(ctx); err != nil || rotation.GetStep() != adminv1.Rotation_IDLE {
+		if rotation, err := r.Agents.ServingRotation(ctx); err != nil || rotation.GetStep() != adminv1.Rotation_IDLE {
 			s.Wrong("the rotation of the serving CA does not end at %s: %v %v", name, rotation, err)
 		}
 	}
@@ -111,15 +111,15 @@ func (s *simulation) waits(ctx context.Context) []any {
 	var all []any
 	for _, name := range s.names() {
 		r := s.replicas[name]
-		rotation, err := r.agents.Rotation(ctx, "default")
-		all = append(all, name, r.leads.Load(), rotation, err, r.peers.Check())
+		rotation, err := r.Agents.Rotation(ctx, "default")
+		all = append(all, name, r.leads.Load(), rotation, err, r.Peers.Check())
 	}
 	return all
 }
 
 // versions returns those of all that a replica serves a proxy.
 func (s *simulation) versions(replica string, a *agent) map[resource.Name]string {
-	t := s.replicas[replica].pipeline.Translator
+	t := s.replicas[replica].Pipeline.Translator
 	t.Attach(a.id())
 	defer t.Detach(a.id())
 	desired, _ := t.Resources(a.id())

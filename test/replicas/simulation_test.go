@@ -168,7 +168,7 @@ func (s *simulation) play(ctx context.Context) {
 		s.startReplica(ctx)
 	}
 	s.elect(s.anyReplica())
-	s.servingCA = s.anyReplica().serving.CA()
+	s.servingCA = s.anyReplica().Serving.CA()
 	for range proxies {
 		s.join(ctx)
 	}
@@ -269,16 +269,16 @@ func (s *simulation) put(o mesh.Object) {
 	o.SetDefaults()
 	s.objects[o.Key()] = o
 	for _, r := range s.replicas {
-		r.later(func() { r.pipeline.Builder.Set(sourceObjects, o) })
+		r.Later(func() { r.Pipeline.Builder.Set(virtual.SourceObjects, o) })
 	}
 }
 
 // read gives a replica that starts what there is.
 func (s *simulation) read(r *replica) {
 	for _, k := range slices.SortedFunc(maps.Keys(s.objects), func(a, b mesh.Key) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) }) {
-		r.pipeline.Builder.Set(sourceObjects, s.objects[k])
+		r.Pipeline.Builder.Set(virtual.SourceObjects, s.objects[k])
 	}
-	r.pipeline.Builder.Synced(sourceObjects)
+	r.Pipeline.Builder.Synced(virtual.SourceObjects)
 }
 
 // dataplane returns that of an agent, with other tags each time: what its certificate names stays.
@@ -298,7 +298,7 @@ func (s *simulation) dataplane(a *agent) *mesh.Dataplane {
 func (s *simulation) join(ctx context.Context) {
 	s.proxies++
 	a := &agent{
-		sim: s, name: fmt.Sprint("web-", s.proxies), host: fmt.Sprint("10.0.1.", s.proxies), files: &files{all: map[string][]byte{}},
+		sim: s, name: fmt.Sprint("web-", s.proxies), host: fmt.Sprint("10.0.1.", s.proxies), files: &virtual.Files{},
 	}
 	a.old = s.epochs && s.random.IntN(4) == 0
 	a.epochs = s.epochs && !a.old
@@ -366,7 +366,7 @@ var operations = []operation{
 	{8, func(s *simulation, ctx context.Context) {
 		if r := s.anyReplica(); r != nil {
 			s.Note("rotation by %s", r.name)
-			if _, err := r.agents.Rotate(ctx, mesh.DefaultMesh, false); err != nil {
+			if _, err := r.Agents.Rotate(ctx, mesh.DefaultMesh, false); err != nil {
 				s.Note("not started: %v", err)
 			}
 		}
@@ -375,10 +375,10 @@ var operations = []operation{
 		// A pod that has not joined before is named, and has to be restarted.
 		if r := s.anyReplica(); r != nil && !slices.ContainsFunc(s.agents, func(a *agent) bool { return a.leaf() == nil }) {
 			s.Note("rotation of the serving CA by %s", r.name)
-			if _, err := r.agents.RotateServing(ctx, false, true); err != nil {
+			if _, err := r.Agents.RotateServing(ctx, false, true); err != nil {
 				s.Note("not started: %v", err)
 			}
-			s.servingCA = r.serving.CA()
+			s.servingCA = r.Serving.CA()
 		}
 	}},
 	{5, func(s *simulation, _ context.Context) {

@@ -5,11 +5,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"io/fs"
-	"log/slog"
 	"net"
-	"slices"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -21,6 +17,7 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/identity"
 	"github.com/sonde-mesh/sonde/dpagent/retry"
 	"github.com/sonde-mesh/sonde/dpagent/session"
+	"github.com/sonde-mesh/sonde/test/virtual"
 )
 
 // service is the address of the control plane: each connection gets to one of its replicas.
@@ -38,14 +35,14 @@ type agent struct {
 func (p *pod) startAgent(ctx context.Context) {
 	p.agents++
 	a := &agent{pod: p, done: make(chan struct{})}
-	log := slog.New(slog.NewTextHandler(lines{p.sim, "agent of " + p.name}, &slog.HandlerOptions{Level: slog.LevelDebug, ReplaceAttr: withoutTime}))
+	log := p.sim.log("agent of " + p.name)
 	registry := prometheus.NewRegistry()
 	a.liveness = held.New(held.Options{Keep: p.keep, Logger: log, Registerer: registry})
 	if kept := p.takeKept(); kept != nil {
 		a.liveness.Told(kept)
 	}
 	ctx, a.stop = context.WithCancel(ctx)
-	who := identity.New(&files{all: map[string][]byte{}}, mesh.DefaultMesh, p.proxy())
+	who := identity.New(&virtual.Files{}, mesh.DefaultMesh, p.proxy())
 	client := &controlplane.Client{
 		Address: service, Roots: func() (*x509.CertPool, error) { return p.sim.roots, nil }, Certificate: who.Certificate,
 		Dial: func(ctx context.Context, _ string) (net.Conn, error) {
@@ -53,7 +50,7 @@ func (p *pod) startAgent(ctx context.Context) {
 			if host == "" {
 				return nil, errors.New("no replica is ready")
 			}
-			return p.sim.network.Dial(ctx, p.host, host+agentsPort)
+			return p.sim.network.Dial(ctx, p.host, host+virtual.AgentsPort)
 		},
 	}
 	process := fmt.Sprint(p.uid, "-", p.agents)
@@ -173,29 +170,4 @@ func (c connections) Report() *agentv1.Liveness {
 	m := c.Liveness.Report()
 	c.pod.sim.Detail("%s says %v", c.pod.name, m)
 	return m
-}
-
-// files are those of the work directory.
-type files struct {
-	mu  sync.Mutex
-	all map[string][]byte
-}
-
-// Read implements identity.Files.
-func (f *files) Read(name string) ([]byte, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	data, there := f.all[name]
-	if !there {
-		return nil, fmt.Errorf("read %s: %w", name, fs.ErrNotExist)
-	}
-	return slices.Clone(data), nil
-}
-
-// Write implements identity.Files.
-func (f *files) Write(name string, data []byte) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.all[name] = slices.Clone(data)
-	return nil
 }

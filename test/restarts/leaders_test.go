@@ -24,7 +24,7 @@ func (s *simulation) startReplica(ctx context.Context) {
 	}
 	if s.roots == nil {
 		s.roots = x509.NewCertPool()
-		s.roots.AppendCertsFromPEM(r.serving.CA())
+		s.roots.AppendCertsFromPEM(r.Serving.CA())
 	}
 	s.replicas[name] = r
 	s.follow()
@@ -37,7 +37,7 @@ func (s *simulation) startReplica(ctx context.Context) {
 // follow has all replicas hear which there are.
 func (s *simulation) follow() {
 	all := s.addresses()
-	s.tell(func(r *replica) { r.peers.Follow(maps.Clone(all)) })
+	s.tell(func(r *replica) { r.Peers.Follow(maps.Clone(all)) })
 }
 
 // unready has the Service lead to a replica no more.

@@ -13,6 +13,7 @@ import (
 
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/test/virtual"
 )
 
 // workload is a Deployment.
@@ -222,7 +223,7 @@ func (s *simulation) startPod(ctx context.Context, w *workload) {
 	s.mu.Lock()
 	w.pods = append(w.pods, p)
 	s.mu.Unlock()
-	s.tell(func(r *replica) { r.pipeline.Builder.Set(sourceObjects, p.dataplane()) })
+	s.tell(func(r *replica) { r.Pipeline.Builder.Set(virtual.SourceObjects, p.dataplane()) })
 	p.startAgent(ctx)
 	p.tasks.Go(func() { p.writeStatus(ctx) })
 	s.mu.Lock()
@@ -268,5 +269,5 @@ func (s *simulation) endPod(p *pod) {
 	if _, err := s.api.remove("pods", namespace+"/"+p.name); err != nil {
 		s.Detail("%v", err) // its status was never written
 	}
-	s.tell(func(r *replica) { r.pipeline.Builder.Delete(sourceObjects, p.dataplane().Key()) })
+	s.tell(func(r *replica) { r.Pipeline.Builder.Delete(virtual.SourceObjects, p.dataplane().Key()) })
 }

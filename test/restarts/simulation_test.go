@@ -149,7 +149,7 @@ func (s *simulation) anyReplica() *replica {
 func (s *simulation) addresses() map[string]string {
 	all := map[string]string{}
 	for name, r := range s.replicas {
-		all[name] = r.host + peersPort
+		all[name] = r.host + virtual.PeersPort
 	}
 	return all
 }
@@ -158,7 +158,7 @@ func (s *simulation) addresses() map[string]string {
 func (s *simulation) tell(hear func(*replica)) {
 	for _, name := range s.names() {
 		r := s.replicas[name]
-		r.later(func() { hear(r) })
+		r.Later(func() { hear(r) })
 	}
 }
 

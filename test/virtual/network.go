@@ -1,4 +1,4 @@
-// Package virtual has what replicas of the control plane and agents speak through, in memory and in virtual time (testing/synctest).
+// Package virtual has replicas of the control plane, and what they and agents speak through and keep, in memory and in virtual time (testing/synctest).
 package virtual
 
 import (

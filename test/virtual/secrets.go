@@ -168,6 +168,18 @@ func (a *Client) List(_ context.Context, directory string) ([]string, error) {
 	return slices.Compact(names), nil
 }
 
+// Late waits until the client hears of what has happened, which it does not while it is cut off. It returns false if ctx ends before.
+func (a *Client) Late(ctx context.Context) bool {
+	for late := a.lag(); late > 0 || a.Reach() != nil; late = 0 {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(max(late, 100*time.Millisecond)):
+		}
+	}
+	return true
+}
+
 // Watch implements secret.Shared. It begins with what there is.
 func (a *Client) Watch(ctx context.Context, changed func(name string)) error {
 	w := &watcher{changed: map[string]bool{}, wake: make(chan struct{}, 1)}
@@ -188,12 +200,8 @@ func (a *Client) Watch(ctx context.Context, changed func(name string)) error {
 			return nil
 		case <-w.wake:
 		}
-		for late := a.lag(); late > 0 || a.Reach() != nil; late = 0 {
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-time.After(max(late, 100*time.Millisecond)):
-			}
+		if !a.Late(ctx) {
+			return nil
 		}
 		for name := range w.take() {
 			changed(name)
