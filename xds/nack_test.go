@@ -15,32 +15,10 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
+// A resource that is refused alone: TestAnswer of test/conformance, TestNACKIsReported.
 func TestDeltaNACK(t *testing.T) {
 	t.Parallel()
 	tests := map[string]string{
-		"alone": synced + `
-			want CDS a@1 EDS a@1 LDS l@2 RDS r@1
-			< LDS l@2
-			> LDS nack: bind: in use
-			<
-			refused LDS l@2`,
-		"alone, and the next version is sent": synced + `
-			want CDS a@1 EDS a@1 LDS l@2 RDS r@1
-			< LDS l@2
-			> LDS nack: bind: in use
-			want CDS a@1 EDS a@1 LDS l@3 RDS r@1
-			< LDS l@3
-			> LDS ack
-			<
-			refused`,
-		"back to the last good version, which is said again": synced + `
-			want CDS a@1 EDS a@1 LDS l@2 RDS r@1
-			< LDS l@2
-			> LDS nack: no
-			want CDS a@1 EDS a@1 LDS l@1 RDS r@1
-			< LDS l@1
-			<
-			refused`,
 		"the refused version again is not sent": synced + `
 			want CDS a@1 EDS a@1 LDS l@2 RDS r@1
 			< LDS l@2

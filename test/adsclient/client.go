@@ -1,5 +1,6 @@
 // Package adsclient is a delta ADS client without Envoy. It is so small that one process can hold thousands of clients
-// beside the server that is measured: each has one goroutine, and no resource is decoded twice.
+// beside the server that is measured: each has one goroutine, and no resource is decoded twice. What one Envoy does with what it is
+// sent is envoysim, over gRPC in test/featuretest; the tests here compare both.
 package adsclient
 
 import (
@@ -157,7 +158,7 @@ func (c *client) take(message []byte) error {
 	}
 	kind := slices.Index(resource.Types(), resource.Type(r.kind))
 	if kind < 0 {
-		return fmt.Errorf("response of type %q, for which nobody asked", r.kind)
+		return fmt.Errorf("response of type %q, which the client has not asked for", r.kind)
 	}
 	if c.o.Refuse != nil {
 		refusal, err := c.refusal(&r, resource.Types()[kind])

@@ -11,17 +11,6 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-func TestReconnectWithoutAChange(t *testing.T) {
-	t.Parallel()
-	f := featuretest.Start(t, "two-services")
-	web := f.Connect("web-1", envoysim.Delta)
-	web.Sent(firstSync...)
-	web.Reconnect()
-	web.Sent()
-	f.Put("api-2.yaml")
-	web.Sent("endpoint api")
-}
-
 // A new control plane has the same versions for the same objects.
 func TestReconnectToANewControlPlane(t *testing.T) {
 	t.Parallel()
