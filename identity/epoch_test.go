@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/sonde-mesh/sonde/identity/secret/secrettest"
 )
 
 // An epoch begins with the time of the CA, and grows whenever the roots change, and only then.
@@ -44,7 +46,7 @@ func TestEpochs(t *testing.T) {
 }
 
 // edit changes what the storage has of the CA.
-func (m *memory) edit(t *testing.T, change func(map[string]any)) {
+func edit(t *testing.T, m secrettest.Records, change func(map[string]any)) {
 	t.Helper()
 	data, err := m.Read(secretPath("default"))
 	if err != nil {
@@ -58,9 +60,7 @@ func (m *memory) edit(t *testing.T, change func(map[string]any)) {
 	if data, err = json.Marshal(f); err != nil {
 		t.Fatal(err)
 	}
-	if err := m.put(secretPath("default"), data); err != nil {
-		t.Fatal(err)
-	}
+	m.Put(secretPath("default"), data)
 }
 
 func TestEpochOfTheStorage(t *testing.T) {
@@ -70,7 +70,7 @@ func TestEpochOfTheStorage(t *testing.T) {
 		t.Fatal(err)
 	}
 	for value, wrong := range map[float64]string{0: "epoch: 0: must be from 1 to 9007199254740992", -1: "epoch: -1: must be", 1 << 60: "must be from 1 to"} {
-		storage.edit(t, func(f map[string]any) { f["epoch"] = int64(value) })
+		edit(t, storage, func(f map[string]any) { f["epoch"] = int64(value) })
 		err := a.follow(t.Context(), "default")
 		if err == nil || !strings.Contains(err.Error(), wrong) {
 			t.Errorf("epoch %.0f: %v, want %q", value, err, wrong)
@@ -79,12 +79,12 @@ func TestEpochOfTheStorage(t *testing.T) {
 			t.Errorf("epoch %.0f: a start says %v", value, err)
 		}
 	}
-	storage.edit(t, func(f map[string]any) { f["epoch"] = bundle(t, a).Epoch - 1 })
+	edit(t, storage, func(f map[string]any) { f["epoch"] = bundle(t, a).Epoch - 1 })
 	err := a.follow(t.Context(), "default")
 	if err == nil || !strings.Contains(err.Error(), "must be at least") {
 		t.Errorf("a CA that was restored is used: %v", err)
 	}
-	storage.edit(t, func(f map[string]any) { delete(f, "epoch") })
+	edit(t, storage, func(f map[string]any) { delete(f, "epoch") })
 	earlier := openWithout(t, storage, clock, &view{})
 	if got, want := bundle(t, earlier).Epoch, earlier.signing(t).Cert.NotBefore.Unix(); got != want {
 		t.Errorf("epoch %d of a CA of an earlier release, want %d, when it was made", got, want)

@@ -294,7 +294,7 @@ func TestAuthorityOfAnotherTrustDomainIsRefused(t *testing.T) {
 	if err := open(t, storage, nil).Ensure(t.Context(), "default", 0); err != nil {
 		t.Fatal(err)
 	}
-	_, err := New(t.Context(), Options{Secrets: secrets{storage}, Records: storage, TrustDomain: "example.org"})
+	_, err := New(t.Context(), Options{Secrets: storage.Memory, Records: storage, TrustDomain: "example.org"})
 	contains(t, err, "trust domain of the control plane")
 }
 
@@ -310,7 +310,7 @@ func TestCorruptAuthorityLeaksNothing(t *testing.T) {
 	if err := storage.Write("meshes/default/ca.json", whole[:len(whole)-3]); err != nil {
 		t.Fatal(err)
 	}
-	_, err = New(t.Context(), Options{Secrets: secrets{storage}, Records: storage})
+	_, err = New(t.Context(), Options{Secrets: storage.Memory, Records: storage})
 	contains(t, err, "meshes/default/ca.json: it is not what was written")
 }
 
@@ -318,7 +318,7 @@ func TestExpiryOfCAsIsMeasured(t *testing.T) {
 	clock := newClock()
 	registry := prometheus.NewRegistry()
 	storage := newMemory()
-	a := openWith(t, Options{Secrets: secrets{storage}, Records: storage, Now: clock.Now, Registerer: registry})
+	a := openWith(t, Options{Secrets: storage.Memory, Records: storage, Now: clock.Now, Registerer: registry})
 	if err := a.Ensure(t.Context(), "default", 100*time.Hour); err != nil {
 		t.Fatal(err)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/identity/ca"
+	"github.com/sonde-mesh/sonde/identity/secret/secrettest"
 	"github.com/sonde-mesh/sonde/internal/waittest"
 )
 
@@ -24,9 +25,9 @@ type view map[string]string
 func (v *view) proxies(string) (iter.Seq2[string, string], bool) { return maps.All(*v), *v != nil }
 
 // openWithout opens the storage as a control plane without records.
-func openWithout(t *testing.T, storage *memory, clock *clock, v *view) *Authority {
+func openWithout(t *testing.T, storage secrettest.Records, clock *clock, v *view) *Authority {
 	t.Helper()
-	return openWith(t, Options{Secrets: secrets{storage}, Proxies: v.proxies, Now: clock.Now})
+	return openWith(t, Options{Secrets: storage.Memory, Proxies: v.proxies, Now: clock.Now})
 }
 
 var pod = Subject{Mesh: "default", Dataplane: "db-0.shop", Path: "/ns/shop/sa/db", Instance: "4f8c7a52-90ab-4c6e-8a3e-000000000001"}
@@ -205,23 +206,23 @@ func TestUnknownMeshReadsNothing(t *testing.T) {
 	c, _ := issue(t, foreign, "elsewhere", "web-1", time.Hour)
 	storage := newMemory()
 	a := open(t, storage, nil)
-	before := storage.reads
+	before := storage.Reads()
 	if _, err := a.Verify([]*x509.Certificate{parse(t, c.Chain[0])}); !errors.Is(err, ErrCANotFound) {
 		t.Errorf("Verify() = %v, want ErrCANotFound", err)
 	}
-	if storage.reads != before {
+	if storage.Reads() != before {
 		t.Error("the storage was read")
 	}
 }
 
 // share runs two authorities on one storage.
-func share(t *testing.T, storage *memory) (a, b *Authority) {
+func share(t *testing.T, storage secrettest.Records) (a, b *Authority) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	v := view{}
 	start := func() *Authority {
-		a := openWith(t, Options{Secrets: secrets{storage}, Proxies: v.proxies})
+		a := openWith(t, Options{Secrets: storage.Memory, Proxies: v.proxies})
 		running.Go(func() {
 			if err := a.Run(ctx); err != nil {
 				t.Error(err)
@@ -231,11 +232,7 @@ func share(t *testing.T, storage *memory) (a, b *Authority) {
 	}
 	a, b = start(), start()
 	t.Cleanup(func() { cancel(); running.Wait() })
-	eventually(t, "both watch", func() bool {
-		storage.mu.Lock()
-		defer storage.mu.Unlock()
-		return len(storage.watchers) == 2
-	})
+	eventually(t, "both watch", func() bool { return storage.Watchers() == 2 })
 	return a, b
 }
 
@@ -248,13 +245,13 @@ func eventually(t *testing.T, what string, holds func() bool) {
 func TestFollowedMayGoOn(t *testing.T) {
 	storage := newMemory()
 	v := view{}
-	a := openWith(t, Options{Secrets: secrets{storage}, Proxies: v.proxies})
+	a := openWith(t, Options{Secrets: storage.Memory, Proxies: v.proxies})
 	if err := a.Ensure(t.Context(), "default", 0); err != nil {
 		t.Fatal(err)
 	}
 	var b *Authority
 	went := make(chan error, 10)
-	b = openWith(t, Options{Secrets: secrets{storage}, Proxies: v.proxies, Followed: func(meshName string) {
+	b = openWith(t, Options{Secrets: storage.Memory, Proxies: v.proxies, Followed: func(meshName string) {
 		_, err := b.AdvanceRotation(t.Context(), meshName, nil)
 		went <- err
 	}})
@@ -262,11 +259,7 @@ func TestFollowedMayGoOn(t *testing.T) {
 	var running sync.WaitGroup
 	running.Go(func() { _ = b.Run(ctx) })
 	t.Cleanup(func() { cancel(); running.Wait() })
-	eventually(t, "it watches", func() bool {
-		storage.mu.Lock()
-		defer storage.mu.Unlock()
-		return len(storage.watchers) == 1
-	})
+	eventually(t, "it watches", func() bool { return storage.Watchers() == 1 })
 	if err := a.StartRotation(t.Context(), "default", 0); err != nil {
 		t.Fatal(err)
 	}

@@ -148,7 +148,7 @@ func TestSlowWriteDelaysNobodyElse(t *testing.T) {
 			c, _ := issue(t, open(t, files, nil), "default", "web-1", time.Hour)
 			started, released := make(chan struct{}), make(chan struct{})
 			a := open(t, files, nil)
-			files.slow = func(name string) {
+			files.Before = func(name string) {
 				if name == tc.file {
 					close(started)
 					<-released

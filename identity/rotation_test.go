@@ -58,7 +58,10 @@ func TestStepIsWrittenBeforeItActs(t *testing.T) {
 			}
 		}
 		before, beforeBundle := a.mustRotation(t), bundle(t, a)
-		storage.fail = broken
+		storage.Fail = func(string) error {
+			storage.Fail = nil // the next write succeeds
+			return broken
+		}
 		if err := act(); !errors.Is(err, broken) {
 			t.Fatalf("%s: error = %v, want that of the storage", step.name, err)
 		}
@@ -177,7 +180,7 @@ func TestRecordsAreBounded(t *testing.T) {
 func TestEndOfCAIsLoggedOnceADay(t *testing.T) {
 	var out bytes.Buffer
 	clock, storage := newClock(), newMemory()
-	a := openWith(t, Options{Secrets: secrets{storage}, Records: storage, Now: clock.Now, Logger: slog.New(slog.NewTextHandler(&out, nil))})
+	a := openWith(t, Options{Secrets: storage.Memory, Records: storage, Now: clock.Now, Logger: slog.New(slog.NewTextHandler(&out, nil))})
 	if err := a.Ensure(t.Context(), "default", 100*24*time.Hour); err != nil {
 		t.Fatal(err)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/identity/ca"
 	"github.com/sonde-mesh/sonde/identity/secret"
+	"github.com/sonde-mesh/sonde/identity/secret/secrettest"
 )
 
 func parse(t *testing.T, certificate []byte) *x509.Certificate {
@@ -63,7 +64,7 @@ func count(data []byte) (certificates, keys int) {
 type watched struct {
 	*testing.T
 	*Certificate
-	storage *memory
+	storage *secrettest.Memory
 	changed <-chan struct{}
 	// CAs of clients: those before the rotation, and once they are known those in it, and those after it.
 	old, both, alone []byte
@@ -95,23 +96,23 @@ func (w *watched) is(step ca.Step, trustsOld, trustsNew bool, certificates, keys
 			w.Errorf("step %q: a client that trusts %s connects: %v", step, *client, !want)
 		}
 	}
-	if n, k := count(w.storage.get(stateName)); n != certificates || k != keys {
+	if n, k := count(w.storage.Get(stateName)); n != certificates || k != keys {
 		w.Errorf("step %q: %d certificates and %d keys are stored, want %d and %d", step, n, k, certificates, keys)
 	}
-	if n, _ := count(w.storage.get(caName)); n != certificates || !verifies(w.T, open(w.T, Options{Storage: w.storage}), w.storage.get(caName)) {
+	if n, _ := count(w.storage.Get(caName)); n != certificates || !verifies(w.T, open(w.T, Options{Storage: w.storage}), w.storage.Get(caName)) {
 		w.Errorf("step %q: %s does not have what clients need", step, caName)
 	}
 	// An earlier release reads the first certificate and the key.
-	if _, err := ca.Parse(w.storage.get(caName), w.storage.get(keyName)); err != nil {
+	if _, err := ca.Parse(w.storage.Get(caName), w.storage.Get(keyName)); err != nil {
 		w.Errorf("step %q: an earlier release cannot start: %v", step, err)
 	}
 }
 
 func TestRotation(t *testing.T) {
-	storage := newMemory()
+	storage := &secrettest.Memory{}
 	c := open(t, Options{Storage: storage})
 	w := &watched{T: t, Certificate: c, storage: storage, changed: c.Changed(), old: c.CA()}
-	oldKey, first := storage.get(keyName), c.Trusted()
+	oldKey, first := storage.Get(keyName), c.Trusted()
 	w.is(ca.StepNone, true, false, 1, 1)
 	w.told(false)
 
@@ -126,7 +127,7 @@ func TestRotation(t *testing.T) {
 	advance(t, c, "default/web-3")
 	w.is(ca.StepRenewLeaves, false, true, 2, 1)
 	w.told(true)
-	if bytes.Contains(storage.get(stateName), bytes.TrimSpace(oldKey)) || bytes.Equal(storage.get(keyName), oldKey) {
+	if bytes.Contains(storage.Get(stateName), bytes.TrimSpace(oldKey)) || bytes.Equal(storage.Get(keyName), oldKey) {
 		t.Error("the old key is stored although it no longer signs")
 	}
 
@@ -141,7 +142,7 @@ func TestRotation(t *testing.T) {
 }
 
 func TestMissedProxiesAreKept(t *testing.T) {
-	storage := newMemory()
+	storage := &secrettest.Memory{}
 	c := open(t, Options{Storage: storage})
 	start(t, c)
 	advance(t, c, "default/web-3", "shop/web-1")
@@ -169,7 +170,7 @@ func TestMissedProxiesAreKept(t *testing.T) {
 
 // TestConnectionsOutliveTheRotation sends over a connection that was made before the new CA signs.
 func TestConnectionsOutliveTheRotation(t *testing.T) {
-	c := open(t, Options{Storage: newMemory()})
+	c := open(t, Options{Storage: &secrettest.Memory{}})
 	listener, err := tls.Listen("tcp", "127.0.0.1:0", c.TLS())
 	if err != nil {
 		t.Fatal(err)
@@ -231,7 +232,7 @@ func TestConnectionsOutliveTheRotation(t *testing.T) {
 
 func TestProcessesFollowEachOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		storage := newMemory()
+		storage := &secrettest.Memory{}
 		a, b := open(t, Options{Storage: storage}), open(t, Options{Storage: storage})
 		if a.Trusted().ID != b.Trusted().ID {
 			t.Fatal("two processes have made two CAs")
@@ -261,26 +262,26 @@ func TestProcessesFollowEachOther(t *testing.T) {
 			}
 		}
 		// What clients read is put right if another program has changed it.
-		want := storage.get(caName)
+		want := storage.Get(caName)
 		if _, err := storage.Update(t.Context(), caName, []byte("x"), versionOf(storage, caName)); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		if !bytes.Equal(storage.get(caName), want) {
-			t.Errorf("%s = %q after it was changed", caName, storage.get(caName))
+		if !bytes.Equal(storage.Get(caName), want) {
+			t.Errorf("%s = %q after it was changed", caName, storage.Get(caName))
 		}
 		cancel()
 		running.Wait()
 	})
 }
 
-func versionOf(m *memory, name string) string {
+func versionOf(m *secrettest.Memory, name string) string {
 	_, v, _ := m.Read(context.Background(), name)
 	return v
 }
 
 func TestOrdersNeedARotation(t *testing.T) {
-	c := open(t, Options{Storage: newMemory()})
+	c := open(t, Options{Storage: &secrettest.Memory{}})
 	for name, order := range map[string]func(context.Context) error{"ForceRotation": c.ForceRotation, "ProceedRotation": c.ProceedRotation} {
 		if err := order(t.Context()); !errors.Is(err, errNoRotation) {
 			t.Errorf("%s() = %v, want errNoRotation", name, err)
@@ -304,36 +305,41 @@ func TestOrdersNeedARotation(t *testing.T) {
 
 // TestCopiesAreWrittenLater has a disk that is full when a step begins.
 func TestCopiesAreWrittenLater(t *testing.T) {
-	storage := newMemory()
+	storage := &secrettest.Memory{}
 	c := open(t, Options{Storage: storage})
-	storage.failing = caName
+	storage.Fail = func(name string) error {
+		if name == caName {
+			return errors.New("disk full")
+		}
+		return nil
+	}
 	if err := c.StartRotation(t.Context()); err == nil || !strings.Contains(err.Error(), "write serving-ca.crt: disk full") {
 		t.Errorf("StartRotation() = %v", err)
 	}
 	if r := c.Rotation(); r.Step != ca.StepTrustBoth || r.CopiesErr == nil {
 		t.Errorf("Rotation() = %+v, want an error of the copies", r)
 	}
-	storage.failing = ""
+	storage.Fail = nil
 	start(t, c)
 	if r := c.Rotation(); r.CopiesErr != nil {
 		t.Error(r.CopiesErr)
 	}
-	if !bytes.Equal(storage.get(caName), c.CA()) {
+	if !bytes.Equal(storage.Get(caName), c.CA()) {
 		t.Errorf("%s is not what is trusted", caName)
 	}
 }
 
 func TestManyConflicts(t *testing.T) {
-	c := open(t, Options{Storage: busy{newMemory()}})
+	c := open(t, Options{Storage: busy{&secrettest.Memory{}}})
 	if err := c.StartRotation(t.Context()); !errors.Is(err, secret.ErrConflict) {
 		t.Errorf("StartRotation() = %v, want a conflict", err)
 	}
 }
 
 // busy has another writer that is always faster.
-type busy struct{ *memory }
+type busy struct{ *secrettest.Memory }
 
 func (b busy) Update(ctx context.Context, name string, data []byte, version string) (string, error) {
-	b.set(name, b.get(name))
-	return b.memory.Update(ctx, name, data, version)
+	b.Put(name, b.Get(name))
+	return b.Memory.Update(ctx, name, data, version)
 }

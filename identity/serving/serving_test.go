@@ -2,120 +2,24 @@ package serving
 
 import (
 	"bytes"
-	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
-	"io/fs"
-	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
-	"github.com/sonde-mesh/sonde/identity/secret"
+	"github.com/sonde-mesh/sonde/identity/secret/secrettest"
 )
 
-// memory is a storage that several processes share. Versions count up.
-type memory struct {
-	mu      sync.Mutex
-	secrets map[string]version
-	// watchers are those who Watch.
-	watchers []chan string
-	failing  string // the name of a secret that cannot be written
-}
-
-type version struct {
-	data   []byte
-	number int
-}
-
-func newMemory() *memory { return &memory{secrets: map[string]version{}} }
-
-func (m *memory) Read(_ context.Context, name string) ([]byte, string, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	v, ok := m.secrets[name]
-	if !ok {
-		return nil, "", fs.ErrNotExist
-	}
-	return v.data, strconv.Itoa(v.number), nil
-}
-
-func (m *memory) Create(_ context.Context, name string, data []byte) (string, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if _, ok := m.secrets[name]; ok {
-		return "", fs.ErrExist
-	}
-	return m.put(name, data)
-}
-
-func (m *memory) Update(_ context.Context, name string, data []byte, before string) (string, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if v, ok := m.secrets[name]; !ok {
-		return "", fs.ErrNotExist
-	} else if strconv.Itoa(v.number) != before {
-		return "", secret.ErrConflict
-	}
-	return m.put(name, data)
-}
-
-// put needs mu.
-func (m *memory) put(name string, data []byte) (string, error) {
-	if name == m.failing {
-		return "", errors.New("disk full")
-	}
-	v := version{data, m.secrets[name].number + 1}
-	m.secrets[name] = v
-	for _, w := range m.watchers {
-		w <- name
-	}
-	return strconv.Itoa(v.number), nil
-}
-
-func (m *memory) Watch(ctx context.Context, changed func(name string)) error {
-	names := make(chan string, 100)
-	m.mu.Lock()
-	m.watchers = append(m.watchers, names)
-	m.mu.Unlock()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case name := <-names:
-			changed(name)
-		}
-	}
-}
-
-// set puts a secret in place, or removes it if data is nil, and tells no watcher.
-func (m *memory) set(name string, data []byte) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if data == nil {
-		delete(m.secrets, name)
-		return
-	}
-	m.secrets[name] = version{data, m.secrets[name].number + 1}
-}
-
-func (m *memory) get(name string) []byte {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.secrets[name].data
-}
-
 // earlier returns a storage as a release without rotation has left it.
-func earlier(t *testing.T) *memory {
+func earlier(t *testing.T) *secrettest.Memory {
 	t.Helper()
-	m := newMemory()
+	m := &secrettest.Memory{}
 	open(t, Options{Storage: m})
-	m.set(stateName, nil)
+	m.Put(stateName, nil)
 	return m
 }
 
@@ -130,7 +34,7 @@ func open(t *testing.T, o Options) *Certificate {
 
 func TestCertificate(t *testing.T) {
 	now := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
-	c := open(t, Options{Storage: newMemory(), Now: func() time.Time { return now }})
+	c := open(t, Options{Storage: &secrettest.Memory{}, Now: func() time.Time { return now }})
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(c.CA()) {
 		t.Fatal("CA() is no PEM")
@@ -167,7 +71,7 @@ func TestCertificate(t *testing.T) {
 }
 
 func TestCASurvivesRestart(t *testing.T) {
-	storage := newMemory()
+	storage := &secrettest.Memory{}
 	first := open(t, Options{Storage: storage})
 	if restarted := open(t, Options{Storage: storage}); string(restarted.CA()) != string(first.CA()) {
 		t.Error("the CA is another one after the restart")
@@ -176,7 +80,7 @@ func TestCASurvivesRestart(t *testing.T) {
 
 func TestCAOfAnEarlierReleaseIsTakenOver(t *testing.T) {
 	storage := earlier(t)
-	certificate, key := storage.get(caName), storage.get(keyName)
+	certificate, key := storage.Get(caName), storage.Get(keyName)
 	c := open(t, Options{Storage: storage})
 	if !bytes.Equal(c.CA(), certificate) {
 		t.Error("the CA is another one")
@@ -184,7 +88,7 @@ func TestCAOfAnEarlierReleaseIsTakenOver(t *testing.T) {
 	if made := parse(t, certificate).NotBefore.Unix(); c.Trusted().Epoch != made {
 		t.Errorf("epoch = %d, want when the CA was made, %d", c.Trusted().Epoch, made)
 	}
-	if !bytes.Equal(storage.get(caName), certificate) || !bytes.Equal(storage.get(keyName), key) {
+	if !bytes.Equal(storage.Get(caName), certificate) || !bytes.Equal(storage.Get(keyName), key) {
 		t.Error("the earlier release would not find its files")
 	}
 	if again := open(t, Options{Storage: storage}); again.Trusted().ID != c.Trusted().ID || again.Trusted().Epoch != c.Trusted().Epoch {
@@ -203,12 +107,12 @@ func TestBrokenStateOfAnEarlierReleaseIsNamed(t *testing.T) {
 		"CA that is no PEM":  {caName, []byte("x"), caName},
 		"key that is no PEM": {keyName, []byte("secret"), keyName},
 		"key that is empty":  {keyName, []byte{}, keyName},
-		"key of another CA":  {keyName, other.get(keyName), "do not belong together"},
+		"key of another CA":  {keyName, other.Get(keyName), "do not belong together"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			storage := earlier(t)
-			storage.set(tc.name, tc.data)
+			storage.Put(tc.name, tc.data)
 			_, err := Open(t.Context(), Options{Storage: storage})
 			if err == nil || !strings.Contains(err.Error(), tc.want) || strings.Contains(err.Error(), "secret") {
 				t.Errorf("error = %v, want one that says %q, without the content of the file", err, tc.want)
@@ -219,7 +123,7 @@ func TestBrokenStateOfAnEarlierReleaseIsNamed(t *testing.T) {
 
 func TestCAIsMeasured(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	c := open(t, Options{Storage: newMemory(), Registerer: registry})
+	c := open(t, Options{Storage: &secrettest.Memory{}, Registerer: registry})
 	families, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sonde-mesh/sonde/identity/secret/secrettest"
 	"github.com/sonde-mesh/sonde/internal/logtest"
 )
 
@@ -48,9 +49,9 @@ func TestBrokenStateIsNamed(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			storage := newMemory()
+			storage := &secrettest.Memory{}
 			c := open(t, Options{Storage: storage})
-			storage.set(stateName, bent(t, storage.get(stateName), tc.bend))
+			storage.Put(stateName, bent(t, storage.Get(stateName), tc.bend))
 			_, err := Open(t.Context(), Options{Storage: storage})
 			if err == nil || !strings.Contains(err.Error(), "read serving-ca.json: ") || !strings.Contains(err.Error(), tc.want) || strings.Contains(err.Error(), "secret") {
 				t.Errorf("Open() = %v, want %q", err, tc.want)
@@ -61,21 +62,21 @@ func TestBrokenStateIsNamed(t *testing.T) {
 			}
 		})
 	}
-	storage := newMemory()
+	storage := &secrettest.Memory{}
 	open(t, Options{Storage: storage})
-	storage.set(stateName, []byte("secret"))
+	storage.Put(stateName, []byte("secret"))
 	if _, err := Open(t.Context(), Options{Storage: storage}); err == nil || !strings.Contains(err.Error(), "it is not JSON") || strings.Contains(err.Error(), "secret") {
 		t.Errorf("Open() of garbage = %v", err)
 	}
 }
 
 func TestOlderStateIsNotUsed(t *testing.T) {
-	storage, log := newMemory(), &logtest.Buffer{}
+	storage, log := &secrettest.Memory{}, &logtest.Buffer{}
 	c := open(t, Options{Storage: storage, Logger: slog.New(slog.NewTextHandler(log, nil))})
-	backup := storage.get(stateName)
+	backup := storage.Get(stateName)
 	start(t, c)
 	now := c.Trusted()
-	storage.set(stateName, backup)
+	storage.Put(stateName, backup)
 	if err := c.follow(t.Context()); err == nil || !strings.Contains(err.Error(), "epoch: ") || !strings.Contains(err.Error(), "must be at least") {
 		t.Errorf("follow() = %v, want an error that names the epoch", err)
 	}
@@ -85,23 +86,23 @@ func TestOlderStateIsNotUsed(t *testing.T) {
 	if c.Trusted().Epoch != now.Epoch {
 		t.Error("the backup is used")
 	}
-	storage.set(stateName, nil)
+	storage.Put(stateName, nil)
 	if err := c.follow(t.Context()); err == nil || !strings.Contains(err.Error(), "it was removed, and is still used here") {
 		t.Errorf("follow() = %v", err)
 	}
 }
 
 func FuzzDecodeState(f *testing.F) {
-	storage := newMemory()
+	storage := &secrettest.Memory{}
 	c, err := Open(f.Context(), Options{Storage: storage, Now: func() time.Time { return time.Unix(1_900_000_000, 0) }})
 	if err != nil {
 		f.Fatal(err)
 	}
-	f.Add(storage.get(stateName))
+	f.Add(storage.Get(stateName))
 	if err := c.StartRotation(f.Context()); err != nil {
 		f.Fatal(err)
 	}
-	f.Add(storage.get(stateName))
+	f.Add(storage.Get(stateName))
 	f.Add([]byte(`{"signing":"","epoch":1,"cas":[{}],"rotation":{},"missed":["/"]}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		s, err := decodeState(data)

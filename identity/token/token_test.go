@@ -1,11 +1,9 @@
 package token
 
 import (
-	"context"
 	"crypto/rand"
 	"crypto/rsa"
 	"errors"
-	"io/fs"
 	"strings"
 	"testing"
 	"time"
@@ -17,31 +15,13 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/identity/ca"
+	"github.com/sonde-mesh/sonde/identity/secret/secrettest"
 )
-
-// memory is a Storage.
-type memory map[string][]byte
-
-func (m memory) Read(_ context.Context, name string) ([]byte, string, error) {
-	data, ok := m[name]
-	if !ok {
-		return nil, "", fs.ErrNotExist
-	}
-	return data, "1", nil
-}
-
-func (m memory) Create(_ context.Context, name string, data []byte) (string, error) {
-	if _, ok := m[name]; ok {
-		return "", fs.ErrExist
-	}
-	m[name] = data
-	return "1", nil
-}
 
 var now = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
 
 // open opens the storage as a starting control plane does, at the time now.
-func open(t testing.TB, storage memory) *Issuer {
+func open(t testing.TB, storage *secrettest.Memory) *Issuer {
 	t.Helper()
 	i, err := Open(t.Context(), Options{Storage: storage, Now: func() time.Time { return now }})
 	if err != nil {
@@ -54,7 +34,7 @@ var web = identity.Subject{Mesh: "default", Dataplane: "web-1", Path: "/workload
 
 // A token without a workload is for the Dataplane itself, and for no other one.
 func TestTokenOfADataplaneWithoutWorkload(t *testing.T) {
-	a := open(t, memory{})
+	a := open(t, &secrettest.Memory{})
 	alone := identity.Subject{Mesh: "default", Dataplane: "web-1", Path: "/dataplane/web-1"}
 	token, _, err := a.Issue(alone, time.Hour)
 	if err != nil {
@@ -70,7 +50,7 @@ func TestTokenOfADataplaneWithoutWorkload(t *testing.T) {
 }
 
 func TestToken(t *testing.T) {
-	a := open(t, memory{})
+	a := open(t, &secrettest.Memory{})
 	token, expires, err := a.Issue(web, time.Hour)
 	if err != nil {
 		t.Fatal(err)
@@ -95,8 +75,8 @@ func TestToken(t *testing.T) {
 }
 
 func TestTokenIsRefused(t *testing.T) {
-	a := open(t, memory{})
-	stranger := open(t, memory{})
+	a := open(t, &secrettest.Memory{})
+	stranger := open(t, &secrettest.Memory{})
 	fine := jwt.Claims{
 		Issuer: issuer, Audience: jwt.Audience{mesh.TokenAudience}, ID: "1",
 		IssuedAt: jwt.NewNumericDate(now), Expiry: jwt.NewNumericDate(now.Add(time.Hour)),
@@ -165,7 +145,7 @@ func TestTokenIsRefused(t *testing.T) {
 
 // The claims are those of earlier releases. Whatever the name of the workload is, the path is below /workload.
 func TestClaimsNameAWorkload(t *testing.T) {
-	a := open(t, memory{})
+	a := open(t, &secrettest.Memory{})
 	for workload, path := range map[string]string{"web": "/workload/web", "/ns/shop/sa/web": "/workload//ns/shop/sa/web", "../ns/x": "/workload/../ns/x"} {
 		signed, err := jwt.Signed(a.signer).Claims(jwt.Claims{
 			Issuer: issuer, Audience: jwt.Audience{mesh.TokenAudience}, IssuedAt: jwt.NewNumericDate(now), Expiry: jwt.NewNumericDate(now.Add(time.Hour)),
@@ -189,10 +169,10 @@ func TestSigned(t *testing.T) {
 		}
 		return token
 	}
-	a := open(t, memory{})
+	a := open(t, &secrettest.Memory{})
 	own := issue(a)
 	for token, want := range map[string]bool{
-		own: true, issue(open(t, memory{})): false, "": false, "wrong": false, own + strings.Repeat("x", maxSize): false,
+		own: true, issue(open(t, &secrettest.Memory{})): false, "": false, "wrong": false, own + strings.Repeat("x", maxSize): false,
 	} {
 		if got := a.Signed(token); got != want {
 			t.Errorf("Signed(%.20q) = %t", token, got)
@@ -201,7 +181,7 @@ func TestSigned(t *testing.T) {
 }
 
 func TestKeySurvivesRestart(t *testing.T) {
-	storage := memory{}
+	storage := &secrettest.Memory{}
 	signed, _, err := open(t, storage).Issue(web, time.Hour)
 	if err != nil {
 		t.Fatal(err)
@@ -212,7 +192,7 @@ func TestKeySurvivesRestart(t *testing.T) {
 }
 
 func TestAdminToken(t *testing.T) {
-	storage := memory{}
+	storage := &secrettest.Memory{}
 	made, err := OpenAdmin(t.Context(), storage)
 	if err != nil {
 		t.Fatal(err)
@@ -220,21 +200,23 @@ func TestAdminToken(t *testing.T) {
 	if kept, err := OpenAdmin(t.Context(), storage); err != nil || kept != made {
 		t.Errorf("OpenAdmin() = %q, %v after a restart, want %q", kept, err, made)
 	}
-	storage[adminFile] = []byte("\n")
+	storage.Put(adminFile, []byte("\n"))
 	if _, err := OpenAdmin(t.Context(), storage); err == nil || !strings.Contains(err.Error(), "too short") {
 		t.Errorf("error = %v, want one that says that the token is too short", err)
 	}
 }
 
 func TestBrokenKeyIsNamed(t *testing.T) {
-	_, err := Open(t.Context(), Options{Storage: memory{keyFile: []byte("secret")}})
+	storage := &secrettest.Memory{}
+	storage.Put(keyFile, []byte("secret"))
+	_, err := Open(t.Context(), Options{Storage: storage})
 	if err == nil || !strings.Contains(err.Error(), keyFile) || strings.Contains(err.Error(), "secret") {
 		t.Errorf("error = %v, want one that names %s, without its content", err, keyFile)
 	}
 }
 
 func TestTokenIsNotIssued(t *testing.T) {
-	a := open(t, memory{})
+	a := open(t, &secrettest.Memory{})
 	tests := map[string]struct {
 		subject  identity.Subject
 		validity time.Duration
@@ -261,7 +243,7 @@ func TestTokenIsNotIssued(t *testing.T) {
 }
 
 func FuzzAuthenticate(f *testing.F) {
-	a := open(f, memory{})
+	a := open(f, &secrettest.Memory{})
 	good, _, err := a.Issue(web, time.Hour)
 	if err != nil {
 		f.Fatal(err)

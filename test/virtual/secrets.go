@@ -3,48 +3,19 @@ package virtual
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io/fs"
-	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
-	"github.com/sonde-mesh/sonde/identity/secret"
+	"github.com/sonde-mesh/sonde/identity/secret/secrettest"
 )
 
 // Secrets has the Secrets that all replicas share. It answers in no time, since replicas hold locks meanwhile, which time does not wait for; what it
 // tells of changes comes late.
-type Secrets struct {
-	mu      sync.Mutex
-	secrets map[string]version
-	written int
-	// wrote is called with each version of a secret, in their order.
-	wrote    func(name string, data []byte)
-	watchers map[*watcher]bool
-}
-
-type version struct {
-	number int
-	data   []byte
-}
-
-func (v version) String() string { return strconv.Itoa(v.number) }
+type Secrets struct{ secrettest.Memory }
 
 // NewSecrets returns a storage without secrets. wrote is called with each version of one, in their order.
 func NewSecrets(wrote func(name string, data []byte)) *Secrets {
-	return &Secrets{secrets: map[string]version{}, wrote: wrote, watchers: map[*watcher]bool{}}
-}
-
-func (e *Secrets) put(name string, data []byte) string {
-	e.written++
-	e.secrets[name] = version{e.written, slices.Clone(data)}
-	e.wrote(name, data)
-	for w := range e.watchers {
-		w.tell(name)
-	}
-	return e.secrets[name].String()
+	return &Secrets{secrettest.Memory{Wrote: wrote}}
 }
 
 // Client is Secrets as one replica reaches it: it may be cut off, and is told of changes after a while.
@@ -54,13 +25,6 @@ type Client struct {
 
 	mu  sync.Mutex
 	cut bool
-}
-
-// watcher has what one Watch has not told yet.
-type watcher struct {
-	mu      sync.Mutex
-	changed map[string]bool
-	wake    chan struct{}
 }
 
 // Client returns a client that is told of changes that late.
@@ -87,85 +51,36 @@ func (a *Client) Reach() error {
 	return nil
 }
 
-func (w *watcher) tell(name string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.changed[name] = true
-	select {
-	case w.wake <- struct{}{}:
-	default: // it has not told those before
-	}
-}
-
-// take returns what is to be told.
-func (w *watcher) take() map[string]bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	names := w.changed
-	w.changed = map[string]bool{}
-	return names
-}
-
 // Read implements secret.Store.
-func (a *Client) Read(_ context.Context, name string) ([]byte, string, error) {
+func (a *Client) Read(ctx context.Context, name string) ([]byte, string, error) {
 	if err := a.Reach(); err != nil {
 		return nil, "", err
 	}
-	a.all.mu.Lock()
-	defer a.all.mu.Unlock()
-	v, there := a.all.secrets[name]
-	if !there {
-		return nil, "", fmt.Errorf("read %s: %w", name, fs.ErrNotExist)
-	}
-	return slices.Clone(v.data), v.String(), nil
+	return a.all.Read(ctx, name)
 }
 
 // Create implements secret.Store.
-func (a *Client) Create(_ context.Context, name string, data []byte) (string, error) {
+func (a *Client) Create(ctx context.Context, name string, data []byte) (string, error) {
 	if err := a.Reach(); err != nil {
 		return "", err
 	}
-	a.all.mu.Lock()
-	defer a.all.mu.Unlock()
-	if _, there := a.all.secrets[name]; there {
-		return "", fmt.Errorf("create %s: %w", name, fs.ErrExist)
-	}
-	return a.all.put(name, data), nil
+	return a.all.Create(ctx, name, data)
 }
 
 // Update implements secret.Shared.
-func (a *Client) Update(_ context.Context, name string, data []byte, read string) (string, error) {
+func (a *Client) Update(ctx context.Context, name string, data []byte, version string) (string, error) {
 	if err := a.Reach(); err != nil {
 		return "", err
 	}
-	a.all.mu.Lock()
-	defer a.all.mu.Unlock()
-	v, there := a.all.secrets[name]
-	switch {
-	case !there:
-		return "", fmt.Errorf("update %s: %w", name, fs.ErrNotExist)
-	case v.String() != read:
-		return "", fmt.Errorf("update %s: %w", name, secret.ErrConflict)
-	}
-	return a.all.put(name, data), nil
+	return a.all.Update(ctx, name, data, version)
 }
 
 // List implements identity.Secrets.
-func (a *Client) List(_ context.Context, directory string) ([]string, error) {
+func (a *Client) List(ctx context.Context, directory string) ([]string, error) {
 	if err := a.Reach(); err != nil {
 		return nil, err
 	}
-	a.all.mu.Lock()
-	defer a.all.mu.Unlock()
-	var names []string
-	for name := range a.all.secrets {
-		if below, in := strings.CutPrefix(name, directory+"/"); in {
-			first, _, _ := strings.Cut(below, "/")
-			names = append(names, first)
-		}
-	}
-	slices.Sort(names)
-	return slices.Compact(names), nil
+	return a.all.List(ctx, directory)
 }
 
 // Late waits until the client hears of what has happened, which it does not while it is cut off. It returns false if ctx ends before.
@@ -182,29 +97,5 @@ func (a *Client) Late(ctx context.Context) bool {
 
 // Watch implements secret.Shared. It begins with what there is.
 func (a *Client) Watch(ctx context.Context, changed func(name string)) error {
-	w := &watcher{changed: map[string]bool{}, wake: make(chan struct{}, 1)}
-	a.all.mu.Lock()
-	a.all.watchers[w] = true
-	for name := range a.all.secrets {
-		w.tell(name)
-	}
-	a.all.mu.Unlock()
-	defer func() {
-		a.all.mu.Lock()
-		defer a.all.mu.Unlock()
-		delete(a.all.watchers, w)
-	}()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-w.wake:
-		}
-		if !a.Late(ctx) {
-			return nil
-		}
-		for name := range w.take() {
-			changed(name)
-		}
-	}
+	return a.all.WatchLate(ctx, a.Late, changed)
 }

@@ -12,111 +12,28 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
-	"sync"
 	"time"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/identity/mtls"
+	"github.com/sonde-mesh/sonde/identity/secret/secrettest"
 	"github.com/sonde-mesh/sonde/identity/serving"
 	"github.com/sonde-mesh/sonde/identity/token"
 )
 
 // memory is a state directory in memory. Writing the certificates of thousands of proxies to disk, each synced, would take
 // most of the benchmark's time.
-type memory struct {
-	mu    sync.Mutex
-	files map[string][]byte
-}
+type memory struct{ secrettest.Records }
 
-var (
-	_ identity.Secrets = secrets{}
-	_ identity.Records = (*memory)(nil)
-)
-
-// secrets is a memory as secrets that one process changes, one after the other.
-type secrets struct{ *memory }
+func newMemory() memory { return memory{secrettest.Records{Memory: &secrettest.Memory{}}} }
 
 // background is the context of all that is done with them: in memory nothing waits.
 var background = context.Background()
 
-// version of all secrets.
-const version = "1"
-
-// Read implements secret.Store.
-func (s secrets) Read(_ context.Context, name string) ([]byte, string, error) {
-	data, err := s.memory.Read(name)
-	return data, version, err
-}
-
-// Create implements secret.Store.
-func (s secrets) Create(_ context.Context, name string, data []byte) (string, error) {
-	return version, s.Write(name, data)
-}
-
-// Update implements identity.Secrets.
-func (s secrets) Update(_ context.Context, name string, data []byte, _ string) (string, error) {
-	return version, s.Write(name, data)
-}
-
-// List implements identity.Secrets.
-func (s secrets) List(_ context.Context, directory string) ([]string, error) {
-	return s.memory.List(directory)
-}
-
-// Watch implements identity.Secrets.
-func (s secrets) Watch(ctx context.Context, _ func(name string)) error {
-	<-ctx.Done()
-	return nil
-}
-
-// Read implements identity.Records.
-func (m *memory) Read(name string) ([]byte, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	data, ok := m.files[name]
-	if !ok {
-		return nil, fs.ErrNotExist
-	}
-	return data, nil
-}
-
-// Write implements identity.Records.
-func (m *memory) Write(name string, data []byte) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.files[name] = slices.Clone(data)
-	return nil
-}
-
-// Remove implements identity.Records.
-func (m *memory) Remove(name string) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.files, name)
-	return nil
-}
-
-// List implements identity.Records.
-func (m *memory) List(directory string) ([]string, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	var names []string
-	for name := range m.files {
-		if rest, ok := strings.CutPrefix(name, directory+"/"); ok {
-			first, _, _ := strings.Cut(rest, "/")
-			names = append(names, first)
-		}
-	}
-	slices.Sort(names)
-	return slices.Compact(names), nil
-}
-
 // save writes the files below a directory, as in the state directory of a control plane.
-func (m *memory) save(directory string) error {
-	for name, data := range m.files {
+func (m memory) save(directory string) error {
+	for name, data := range m.All() {
 		path := filepath.Join(directory, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 			return err
@@ -128,8 +45,8 @@ func (m *memory) save(directory string) error {
 	return nil
 }
 
-func load(directory string) (*memory, error) {
-	m := &memory{files: map[string][]byte{}}
+func load(directory string) (memory, error) {
+	m := newMemory()
 	root := os.DirFS(directory)
 	err := fs.WalkDir(root, ".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
@@ -139,7 +56,7 @@ func load(directory string) (*memory, error) {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil // the control plane runs: it has renamed a file that it was writing
 		}
-		m.files[path] = data
+		m.Put(path, data)
 		return err
 	})
 	return m, err
@@ -153,16 +70,16 @@ type Identity struct {
 	Credentials *mtls.Credentials
 }
 
-func (m *memory) open() (*Identity, error) {
+func (m memory) open() (*Identity, error) {
 	var id Identity
 	var err error
-	if id.Authority, err = identity.New(background, identity.Options{Secrets: secrets{m}, Records: m}); err != nil {
+	if id.Authority, err = identity.New(background, identity.Options{Secrets: m.Memory, Records: m}); err != nil {
 		return nil, err
 	}
-	if id.Serving, err = serving.Open(background, serving.Options{Storage: secrets{m}}); err != nil {
+	if id.Serving, err = serving.Open(background, serving.Options{Storage: m.Memory}); err != nil {
 		return nil, err
 	}
-	if id.Tokens, err = token.Open(background, token.Options{Storage: secrets{m}}); err != nil {
+	if id.Tokens, err = token.Open(background, token.Options{Storage: m.Memory}); err != nil {
 		return nil, err
 	}
 	id.Credentials, err = mtls.New(mtls.Options{TLS: id.Serving.TLS(), Verifier: id.Authority})
@@ -171,7 +88,7 @@ func (m *memory) open() (*Identity, error) {
 
 // MakeState makes a state directory with the CAs of these meshes.
 func MakeState(directory string, meshes ...string) error {
-	m := &memory{files: map[string][]byte{}}
+	m := newMemory()
 	id, err := m.open()
 	if err != nil {
 		return err
@@ -190,7 +107,7 @@ func Join(directory string, workloads map[mesh.ID]string) error {
 	if err != nil {
 		return err
 	}
-	a, err := identity.New(background, identity.Options{Secrets: secrets{m}, Records: m})
+	a, err := identity.New(background, identity.Options{Secrets: m.Memory, Records: m})
 	if err != nil {
 		return err
 	}
