@@ -50,6 +50,7 @@ func (a *agent) move() {
 
 // TestAgentMoves checks that an agent whose connection has reached its age is neither lost nor news, whether it moves by itself or not.
 func TestAgentMoves(t *testing.T) {
+	t.Parallel()
 	tests := map[string]func(*agent){
 		"by itself":                (*agent).move,
 		"when the connection ends": func(a *agent) { _ = a.ending() }, // as earlier agents do
@@ -92,6 +93,7 @@ func TestAgentMoves(t *testing.T) {
 
 // TestQueryGoesOnWhileTheAgentMoves has an agent get a query, move, and answer it then.
 func TestQueryGoesOnWhileTheAgentMoves(t *testing.T) {
+	t.Parallel()
 	h, a := aging(t)
 	q := h.query(t.Context(), "web-1")
 	id := a.asked()
@@ -108,6 +110,7 @@ func TestQueryGoesOnWhileTheAgentMoves(t *testing.T) {
 
 // TestQueryOfAnAgentThatMovesAway checks that a caller learns that the agent has gone, and did not just take too long.
 func TestQueryOfAnAgentThatMovesAway(t *testing.T) {
+	t.Parallel()
 	h, a := aging(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()

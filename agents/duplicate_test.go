@@ -19,6 +19,7 @@ func (a *agent) hello(instance string, draining bool) {
 
 // TestWhoGetsTheSession has a process with a session, and another one which asks for it.
 func TestWhoGetsTheSession(t *testing.T) {
+	t.Parallel()
 	tests := map[string]struct {
 		first, second string // instances
 		features      []string

@@ -90,6 +90,7 @@ func (h *harness) reachable(all ...*agent) {
 }
 
 func TestServingCARotation(t *testing.T) {
+	t.Parallel()
 	for name, restart := range map[string]bool{"in one go": false, "with a restart at each step": true} {
 		t.Run(name, func(t *testing.T) {
 			h, all := followers(t)
@@ -174,6 +175,7 @@ func TestAgentAwayButForOneStep(t *testing.T) {
 
 // TestAgentThatMissesAll is silent, and the rotation does not wait for it.
 func TestAgentThatMissesAll(t *testing.T) {
+	t.Parallel()
 	tests := map[string]struct {
 		force bool
 		ahead time.Duration

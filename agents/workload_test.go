@@ -47,6 +47,7 @@ func TestWorkloadChanges(t *testing.T) {
 }
 
 func TestWorkloadThatChangesBackNeedsNoToken(t *testing.T) {
+	t.Parallel()
 	h, a := joined(t, nil)
 	a.connect(false)
 	h.put(dataplane("default", "web-1", "api"))

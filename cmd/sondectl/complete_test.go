@@ -114,6 +114,7 @@ func TestCompleteNodesAndPods(t *testing.T) {
 
 // TestCompletionIsBounded shows that a server that does not answer costs a moment, and that nothing is said of it.
 func TestCompletionIsBounded(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	silent := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-ctx.Done() }))
 	defer silent.Close()

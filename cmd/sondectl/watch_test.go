@@ -90,6 +90,7 @@ func await(t *testing.T, out *logtest.Buffer, text string) {
 
 // TestWatch watches over a change and a restart of the control plane, until its context ends, as by a signal.
 func TestWatch(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	if err := os.CopyFS(dir, os.DirFS("testdata/watch")); err != nil {
 		t.Fatal(err)
