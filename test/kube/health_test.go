@@ -2,31 +2,24 @@ package kube
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/sonde-mesh/sonde/controlplane"
+	"github.com/sonde-mesh/sonde/test/harness"
 )
 
 // page returns the body of a page of a control plane, whatever its status.
 func (p *plane) page(ctx context.Context, path string) (string, error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+p.health+path, nil)
-	if err != nil {
-		return "", err
+	body, err := p.get(ctx, path)
+	if other, ok := errors.AsType[*harness.StatusError](err); ok {
+		return other.Body + "\n", nil
 	}
-	r.Close = true
-	response, err := http.DefaultClient.Do(r)
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = response.Body.Close() }()
-	body, err := io.ReadAll(response.Body)
-	return string(body), err
+	return body, err
 }
 
 // says waits until a page has a text.

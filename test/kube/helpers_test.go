@@ -2,9 +2,7 @@ package kube
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -145,23 +143,12 @@ func (p *plane) healthy(ctx context.Context, path string) error {
 	return err
 }
 
+// unkept closes each connection, so that none outlives its test.
+var unkept = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+
 // get returns what the health server says, and an error if that is not OK.
 func (p *plane) get(ctx context.Context, path string) (string, error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+p.health+path, nil)
-	if err != nil {
-		return "", err
-	}
-	r.Close = true
-	response, err := http.DefaultClient.Do(r)
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = response.Body.Close() }()
-	text, err := io.ReadAll(response.Body)
-	if response.StatusCode != http.StatusOK {
-		err = errors.Join(fmt.Errorf("%s: %s", response.Status, text), err)
-	}
-	return string(text), err
+	return harness.Get(ctx, unkept, "http://"+p.health+path)
 }
 
 // apply creates an object of group sonde.dev; namespace "" is for Meshes.
