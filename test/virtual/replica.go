@@ -22,12 +22,14 @@ import (
 	"github.com/sonde-mesh/sonde/xds"
 )
 
+// Sources of a replica's view, which needs both: Meshes and Dataplanes, and what other replicas know.
 const (
-	// SourceObjects is the source of Meshes and Dataplanes.
 	SourceObjects = "objects"
 	sourcePeers   = "peers"
+)
 
-	// AgentsPort and PeersPort are those of each replica.
+// Ports of each replica.
+const (
 	AgentsPort = ":5678"
 	PeersPort  = ":5682"
 )
