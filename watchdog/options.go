@@ -65,7 +65,7 @@ func (o *Options) Validate() error {
 		errs = append(errs, &mesh.FieldError{Field: "Gardener", Value: "true", Allowed: "must be given with a file: it says what is scaled of each shoot"})
 	}
 	if o.Gardener && o.Local {
-		errs = append(errs, &mesh.FieldError{Field: "Local", Value: "true", Allowed: "must not be given with Gardener: a shoot is reached by its Secret"})
+		errs = append(errs, &mesh.FieldError{Field: "Local", Value: "true", Allowed: "must not be given for shoots: one is reached by its Secret"})
 	}
 	if o.File == "" && o.Local {
 		errs = append(errs, &mesh.FieldError{Field: "Local", Value: "true", Allowed: "must be given with a file: a WatchedCluster has spec.local"})
