@@ -17,8 +17,8 @@ func Halt(ctx context.Context, statuses Statuses, epoch int64, accepted metav1.C
 		return err
 	}
 	return l.update(ctx, func(s *v1alpha1.WatchedClusterStatus) bool {
-		changed := s.Verdict != "" || s.LostSince != nil || len(s.Zones) > 0
-		s.Verdict, s.Cause, s.Since, s.LostSince, s.Zones = "", "", nil, nil, nil
+		changed := s.Verdict != "" || s.LostSince != nil || len(s.Zones) > 0 || len(s.Counts) > 0
+		s.Verdict, s.Cause, s.Since, s.LostSince, s.Zones, s.Counts = "", "", nil, nil, nil, nil
 		changed = meta.SetStatusCondition(&s.Conditions, accepted) || changed
 		probed := metav1.Condition{Type: ConditionProbed, Status: metav1.ConditionFalse, Reason: reason, Message: message}
 		return meta.SetStatusCondition(&s.Conditions, probed) || changed

@@ -63,6 +63,8 @@ type ledger struct {
 	mu      sync.Mutex // guards the rest
 	version string
 	status  v1alpha1.WatchedClusterStatus
+
+	countedAt time.Time // when counts were written last; only judged uses it
 }
 
 var _ scale.Journal = (*ledger)(nil)
@@ -146,12 +148,17 @@ func (l *ledger) hasSteps() bool {
 	return len(l.status.Steps) > 0
 }
 
-// orphans returns those that were scaled down, and are no dependants any more. They are scaled up like those of the lowest level.
+// orphans returns those that were scaled down, and are no dependants any more.
 func (l *ledger) orphans(dependants []config.Dependant) []config.Dependant {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	return Orphans(l.status.Steps, dependants)
+}
+
+// Orphans returns those that have a step, and are no dependants any more. They are scaled up like those of the lowest level.
+func Orphans(steps []v1alpha1.ScaleStep, dependants []config.Dependant) []config.Dependant {
 	var all []config.Dependant
-	for _, step := range l.status.Steps {
+	for _, step := range steps {
 		if !slices.ContainsFunc(dependants, func(d config.Dependant) bool { return d.Ref == step.Ref }) {
 			all = append(all, config.Dependant{Ref: step.Ref, Optional: true, Up: config.Scaling{Timeout: config.DefaultScaleTimeout}})
 		}
@@ -171,6 +178,9 @@ func (l *ledger) judged(ctx context.Context, state partition.State, failed error
 			return a.Name == b.Name && a.Verdict == b.Verdict && a.Cause == b.Cause && (a.LostSince != nil) == (b.LostSince != nil)
 		})
 		s.Zones = zones
+		if failed == nil {
+			changed = l.counted(s, state, changed)
+		}
 		changed = setProbed(s, whole.Cause, failed) || changed
 		if accepted := l.accepted.Load(); accepted != nil {
 			changed = meta.SetStatusCondition(&s.Conditions, *accepted) || changed
