@@ -9,13 +9,10 @@ import (
 	"github.com/sonde-mesh/sonde/partition"
 )
 
-// countEvery is how often counts are written that nothing else has written: nodes come and go, and each write is one of etcd.
-const countEvery = time.Minute
-
 // counted takes the counts of a state into a status, and returns whether this is to be written. changed says that it is in any case.
 func (l *ledger) counted(s *v1alpha1.WatchedClusterStatus, state partition.State, changed bool) bool {
 	counts := countsOf(state)
-	if slices.Equal(counts, s.Counts) || !changed && time.Since(l.countedAt) < countEvery {
+	if slices.Equal(counts, s.Counts) || !changed && time.Since(l.countedAt) < tellEvery {
 		return changed
 	}
 	s.Counts, l.countedAt = counts, time.Now()

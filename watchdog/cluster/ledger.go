@@ -64,7 +64,7 @@ type ledger struct {
 	version string
 	status  v1alpha1.WatchedClusterStatus
 
-	countedAt time.Time // when counts were written last; only judged uses it
+	countedAt, probedAt time.Time // when counts, and the condition, were written last; only judged uses them
 }
 
 var _ scale.Journal = (*ledger)(nil)
@@ -181,7 +181,7 @@ func (l *ledger) judged(ctx context.Context, state partition.State, failed error
 		if failed == nil {
 			changed = l.counted(s, state, changed)
 		}
-		changed = setProbed(s, whole.Cause, failed) || changed
+		changed = l.setProbed(s, whole.Cause, failed) || changed
 		if accepted := l.accepted.Load(); accepted != nil {
 			changed = meta.SetStatusCondition(&s.Conditions, *accepted) || changed
 		}
@@ -189,8 +189,11 @@ func (l *ledger) judged(ctx context.Context, state partition.State, failed error
 	})
 }
 
-// setProbed sets the condition, and reports whether that has to be written: the message alone, which may differ each time, has not.
-func setProbed(s *v1alpha1.WatchedClusterStatus, cause partition.Cause, failed error) bool {
+// tellEvery is how often what differs with each probe is written, if nothing else is: counts, and messages. Each write is one of etcd.
+const tellEvery = time.Minute
+
+// setProbed sets the condition, and reports whether that has to be written: the message alone, which may differ each time, seldom.
+func (l *ledger) setProbed(s *v1alpha1.WatchedClusterStatus, cause partition.Cause, failed error) bool {
 	c := metav1.Condition{Type: ConditionProbed, Status: metav1.ConditionTrue, Reason: reasonProbed, Message: "the API server answers, and the leases of the nodes can be read"}
 	if failed != nil {
 		c.Status, c.Reason = metav1.ConditionFalse, reasonOf(cause)
@@ -198,9 +201,10 @@ func setProbed(s *v1alpha1.WatchedClusterStatus, cause partition.Cause, failed e
 		c.Message = strings.ToValidUTF8(c.Message[:min(len(c.Message), maxMessage)], "")
 	}
 	before := meta.FindStatusCondition(s.Conditions, c.Type)
-	if before != nil && before.Status == c.Status && before.Reason == c.Reason {
+	if before != nil && before.Status == c.Status && before.Reason == c.Reason && (before.Message == c.Message || time.Since(l.probedAt) < tellEvery) {
 		return false
 	}
+	l.probedAt = time.Now()
 	meta.SetStatusCondition(&s.Conditions, c)
 	return true
 }
