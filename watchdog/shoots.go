@@ -110,7 +110,7 @@ func (f *fleet) halt(ctx context.Context, epoch int64, key watch.Key, r *record,
 func eventOf(key watch.Key, uid types.UID, e cluster.Event) events.Event {
 	return events.Event{
 		Kind: "WatchedCluster", APIVersion: v1alpha1.GroupVersion.String(), Namespace: key.Namespace, Name: key.Name, UID: uid,
-		Reason: e.Reason, Action: e.Action, Note: e.Note, Normal: e.Normal,
+		FieldPath: e.FieldPath, Reason: e.Reason, Action: e.Action, Note: e.Note, Normal: e.Normal,
 	}
 }
 
