@@ -157,7 +157,7 @@ func (w *world) kubeconfig(b *testing.B) []byte {
 		b.Fatal(err)
 	}
 	c := clientcmdapi.NewConfig()
-	c.Clusters["c"] = &clientcmdapi.Cluster{Server: w.to.address, CertificateAuthorityData: ca, TLSServerName: "localhost"}
+	c.Clusters["c"] = &clientcmdapi.Cluster{Server: w.to.address, CertificateAuthorityData: ca, TLSServerName: "kubernetes.default.svc"}
 	c.AuthInfos["u"] = &clientcmdapi.AuthInfo{Token: cluster.Config.BearerToken}
 	c.Contexts["x"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u"}
 	c.CurrentContext = "x"
