@@ -29,10 +29,11 @@ import (
 	"github.com/sonde-mesh/sonde/watchdog/scale"
 )
 
-// Requests to the API server with the WatchedClusters. Probes of clusters are not limited here: each asks a handful.
+// Requests to the API server with the WatchedClusters, of each of the clients. Probes of clusters are not limited here: each asks a handful. If
+// hundreds of clusters are lost at once, thousands of requests have to be sent before their nodes are Unknown.
 const (
-	requestsPerSecond = 100
-	requestsBurst     = 200
+	requestsPerSecond = 400
+	requestsBurst     = 1000
 	requestTimeout    = 10 * time.Second
 )
 

@@ -32,4 +32,4 @@ func countsOf(state partition.State) []v1alpha1.NodeCount {
 	return counts[:min(len(counts), 1+maxZones)]
 }
 
-func count32(n int) int32 { return int32(n) } //nolint:gosec // nodes fit
+func count32(n int) int32 { return int32(n) }

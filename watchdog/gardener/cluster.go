@@ -21,7 +21,7 @@ const (
 // seed, which it has as well, are not read.
 type Cluster struct {
 	metav1.TypeMeta   `json:",inline"`
-	metav1.ObjectMeta `json:"metadata,omitempty"`
+	metav1.ObjectMeta `json:"metadata"`
 
 	Spec ClusterSpec `json:"spec"`
 }
@@ -34,7 +34,7 @@ type ClusterSpec struct {
 // ClusterList is a list of Clusters.
 type ClusterList struct {
 	metav1.TypeMeta `json:",inline"`
-	metav1.ListMeta `json:"metadata,omitempty"`
+	metav1.ListMeta `json:"metadata"`
 	Items           []Cluster `json:"items"`
 }
 
@@ -46,7 +46,7 @@ func AddToScheme(s *runtime.Scheme) error {
 }
 
 func (c *Cluster) deepCopy() *Cluster {
-	return &Cluster{TypeMeta: c.TypeMeta, ObjectMeta: *c.ObjectMeta.DeepCopy(), Spec: ClusterSpec{Shoot: *c.Spec.Shoot.DeepCopy()}}
+	return &Cluster{TypeMeta: c.TypeMeta, ObjectMeta: *c.DeepCopy(), Spec: ClusterSpec{Shoot: *c.Spec.Shoot.DeepCopy()}}
 }
 
 // DeepCopyObject implements runtime.Object.
@@ -54,7 +54,7 @@ func (c *Cluster) DeepCopyObject() runtime.Object { return c.deepCopy() }
 
 // DeepCopyObject implements runtime.Object.
 func (l *ClusterList) DeepCopyObject() runtime.Object {
-	list := &ClusterList{TypeMeta: l.TypeMeta, ListMeta: *l.ListMeta.DeepCopy()}
+	list := &ClusterList{TypeMeta: l.TypeMeta, ListMeta: *l.DeepCopy()}
 	for i := range l.Items {
 		list.Items = append(list.Items, *l.Items[i].deepCopy())
 	}

@@ -57,7 +57,7 @@ func BenchmarkSeen(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	for _, size := range []struct{ clusters, nodes int }{{5, 100}, {500, 100}, {1, 5000}} {
+	for _, size := range []struct{ clusters, nodes int }{{5, 100}, {100, 100}, {500, 100}, {1, 5000}} {
 		b.Run(fmt.Sprintf("clusters=%d/nodes=%d", size.clusters, size.nodes), func(b *testing.B) {
 			to := mustHost(b)
 			w := newWorld(b, size.clusters, size.nodes, newForwarder(b, ownAddress(b), to))
