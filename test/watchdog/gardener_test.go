@@ -14,6 +14,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/features"
@@ -185,6 +186,15 @@ func TestShoot(t *testing.T) {
 		s.shoot(tc.back)
 		s.is("seen", "Probed")
 	}
+	poll(t, "the end of probes to be told", func(ctx context.Context) error {
+		events, err := s.client.EventsV1().Events(s.name).List(ctx, metav1.ListOptions{})
+		if err == nil && !slices.ContainsFunc(events.Items, func(e eventsv1.Event) bool {
+			return e.Reason == "ProbesEnded" && e.Regarding.Name == "config" && strings.HasPrefix(e.Note, "not probed: the shoot ")
+		}) {
+			err = fmt.Errorf("the events are %+v", events.Items)
+		}
+		return err
+	})
 	s.shoot(`{"spec": {"hibernation": {"enabled": true}}}`)
 	s.is("", "ShootHibernated")
 	s.connect(false)
