@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sonde-mesh/sonde/api/v1alpha1"
-	"github.com/sonde-mesh/sonde/controller/events"
 	"github.com/sonde-mesh/sonde/controller/watch"
 	"github.com/sonde-mesh/sonde/health/heartbeat"
 	"github.com/sonde-mesh/sonde/watchdog/cluster"
@@ -29,19 +28,21 @@ const lookEvery = 10 * time.Second
 type record struct {
 	uid        types.UID
 	generation int64
+	owner      types.UID // of Gardener's Cluster that it is about, "" for none
 	spec       v1alpha1.WatchedClusterSpec
 }
 
 // readRecord returns false for an object that is being deleted: it is watched no more.
 func readRecord(o *v1alpha1.WatchedCluster) (record, bool) {
-	return record{uid: o.UID, generation: o.Generation, spec: *o.Spec.DeepCopy()}, o.DeletionTimestamp == nil
+	return record{uid: o.UID, generation: o.Generation, owner: shootOf(o), spec: *o.Spec.DeepCopy()}, o.DeletionTimestamp == nil
 }
 
-// member is a cluster that is watched, or an object that is refused.
+// member is a cluster that is watched, or an object that is refused, or about a shoot that is not to be watched.
 type member struct {
 	uid        types.UID
 	generation int64
-	cluster    *cluster.Cluster // nil for one that is refused
+	halt       halt             // why it is not watched
+	cluster    *cluster.Cluster // nil for one that is refused, or not watched
 	secret     string           // by which it is reached
 	end        context.CancelFunc
 }
@@ -52,7 +53,9 @@ type fleet struct {
 	loop *heartbeat.Loop
 	wake chan struct{} // objects have changed
 
-	written int64 // epoch of the leader that has written the object of the file; only lead uses it
+	// Only lead uses these: the epoch of the leader that has written the object of the file, and what this one has written of shoots.
+	written int64
+	applied map[watch.Key]appliedShoot
 
 	mu      sync.Mutex
 	members map[watch.Key]*member
@@ -78,6 +81,7 @@ func (f *fleet) lead(ctx context.Context, epoch int64) error {
 		defer f.mu.Unlock()
 		clear(f.members)
 	}()
+	f.applied = map[watch.Key]appliedShoot{}
 	look := time.NewTicker(lookEvery)
 	defer look.Stop()
 	for {
@@ -95,10 +99,10 @@ func (f *fleet) lead(ctx context.Context, epoch int64) error {
 
 // compare starts and ends what is watched, as the objects say.
 func (f *fleet) compare(ctx context.Context, epoch int64, running *sync.WaitGroup) {
-	if f.w.clusters.Missing() != nil {
+	if f.w.missing() != nil {
 		return
 	}
-	if f.w.file != nil && f.written != epoch && f.w.applyFile(ctx) {
+	if f.w.file != nil && f.w.shoots == nil && f.written != epoch && f.w.applyFile(ctx) {
 		f.written = epoch // once by each leader: an operator may change it then
 	}
 	there := map[watch.Key]*record{}
@@ -116,6 +120,9 @@ func (f *fleet) compare(ctx context.Context, epoch int64, running *sync.WaitGrou
 		f.loop.Beat() // each may wait for the API server
 		f.follow(ctx, epoch, key, r, running)
 	}
+	if f.w.shoots != nil {
+		f.applyShoots(ctx, there)
+	}
 }
 
 // end ends what is watched of an object that has gone.
@@ -129,8 +136,12 @@ func (f *fleet) end(ctx context.Context, key watch.Key, m *member) {
 
 // follow starts what an object says, or has what runs follow it.
 func (f *fleet) follow(ctx context.Context, epoch int64, key watch.Key, r *record, running *sync.WaitGroup) {
-	m := f.get(key)
-	if m != nil && m.generation == r.generation {
+	m, why := f.get(key), f.haltOf(key, r)
+	if m != nil && m.generation == r.generation && m.halt == why {
+		return
+	}
+	if why != (halt{}) {
+		f.halt(ctx, epoch, key, r, m, why)
 		return
 	}
 	conf, err := config.Of(&r.spec, key.Namespace, f.w.self())
@@ -170,12 +181,7 @@ func (f *fleet) follow(ctx context.Context, epoch int64, key watch.Key, r *recor
 // options returns those of a cluster.
 func (f *fleet) options(key watch.Key, r *record, epoch int64, conf *config.Cluster) cluster.Options {
 	log := f.w.o.Logger.With("namespace", key.Namespace, "cluster", key.Name)
-	event := func(e cluster.Event) {
-		f.w.events.Record(events.Event{
-			Kind: "WatchedCluster", APIVersion: v1alpha1.GroupVersion.String(), Namespace: key.Namespace, Name: key.Name, UID: r.uid,
-			Reason: e.Reason, Action: e.Action, Note: e.Note, Normal: e.Normal,
-		})
-	}
+	event := func(e cluster.Event) { f.w.events.Record(eventOf(key, r.uid, e)) }
 	t := &target{w: f.w, namespace: key.Namespace, secret: conf.Secret, event: event}
 	return cluster.Options{
 		Open: t.open, Statuses: f.w.statuses(key), Epoch: epoch, Objects: f.w.dependants.In(key.Namespace),

@@ -23,7 +23,7 @@ const (
 	LeaseName            = "sonde-watchdog"
 	secretName           = "watchdog-leader"
 	DefaultHealthAddress = "*:5680"
-	// DefaultFileCluster is the name of the WatchedCluster that is made of a file.
+	// DefaultFileCluster is the name of the WatchedCluster that is made of a file, or of those of shoots.
 	DefaultFileCluster = "config"
 )
 
@@ -33,8 +33,11 @@ type Options struct {
 	Kubeconfig string
 	// Namespace of the watchdog, Name of its Deployment, and Replica that of its pod. Required.
 	Namespace, Name, Replica string
-	// File is one of the Dependency Watchdog's prober. A WatchedCluster of the watchdog's own namespace is made of it, with the name FileCluster.
+	// File is one of the Dependency Watchdog's prober. A WatchedCluster of the watchdog's own namespace is made of it, with the name FileCluster; or
+	// one of each shoot's.
 	File, FileCluster string
+	// Gardener has Gardener's Clusters be followed: the file is about the shoots, each of which gets a WatchedCluster in its own namespace.
+	Gardener bool
 	// Local says that the file is about the local cluster, whatever Secret it names.
 	Local bool
 	// DryRun has nothing be scaled: what would be is logged, counted, and told by events.
@@ -57,6 +60,12 @@ func (o *Options) Validate() error {
 	}
 	if _, err := listenAddress(o.HealthAddress); err != nil {
 		errs = append(errs, err)
+	}
+	if o.Gardener && o.File == "" {
+		errs = append(errs, &mesh.FieldError{Field: "Gardener", Value: "true", Allowed: "must be given with a file: it says what is scaled of each shoot"})
+	}
+	if o.Gardener && o.Local {
+		errs = append(errs, &mesh.FieldError{Field: "Local", Value: "true", Allowed: "must not be given for shoots: one is reached by its Secret"})
 	}
 	if o.File == "" && o.Local {
 		errs = append(errs, &mesh.FieldError{Field: "Local", Value: "true", Allowed: "must be given with a file: a WatchedCluster has spec.local"})

@@ -9,28 +9,28 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
-	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/api/v1alpha1"
 	"github.com/sonde-mesh/sonde/controller/watch"
 	"github.com/sonde-mesh/sonde/watchdog/cluster"
 )
 
-// newClient returns a client of group sonde.dev, without a timeout for 0.
-func newClient(config *rest.Config, timeout time.Duration) (rest.Interface, error) {
+// newClient returns a client of a group, without a timeout for 0.
+func newClient(config *rest.Config, group schema.GroupVersion, register func(*runtime.Scheme) error, timeout time.Duration) (rest.Interface, error) {
 	scheme := runtime.NewScheme()
-	if err := v1alpha1.AddToScheme(scheme); err != nil {
-		return nil, fmt.Errorf("register group %s: %w", mesh.Group, err)
+	if err := register(scheme); err != nil {
+		return nil, fmt.Errorf("register group %s: %w", group.Group, err)
 	}
 	c := rest.CopyConfig(config)
-	c.Timeout, c.GroupVersion, c.APIPath = timeout, &v1alpha1.GroupVersion, "/apis"
+	c.Timeout, c.GroupVersion, c.APIPath = timeout, &group, "/apis"
 	c.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
 	client, err := rest.RESTClientFor(c)
 	if err != nil {
-		return nil, fmt.Errorf("make client of group %s: %w", mesh.Group, err)
+		return nil, fmt.Errorf("make client of group %s: %w", group.Group, err)
 	}
 	return client, nil
 }
@@ -72,16 +72,27 @@ func (s statuses) Write(ctx context.Context, status v1alpha1.WatchedClusterStatu
 // others.
 func (w *Watchdog) applyFile(ctx context.Context) bool {
 	key := watch.Key{Namespace: w.o.Namespace, Name: w.o.FileCluster}
-	body, err := json.Marshal(map[string]any{
-		"apiVersion": v1alpha1.GroupVersion.String(), "kind": "WatchedCluster",
-		"metadata": map[string]any{"namespace": key.Namespace, "name": key.Name}, "spec": w.file,
-	})
-	if err == nil {
-		err = w.objects.Patch(types.ApplyPatchType).Resource(resource).Namespace(key.Namespace).Name(key.Name).
-			Param("fieldManager", "sonde-watchdog").Param("force", "true").Body(body).Do(ctx).Error()
-	}
+	err := w.apply(ctx, key, nil, w.file)
 	if err != nil {
 		w.o.Logger.WarnContext(ctx, "WatchedCluster of the file not written, trying again", "namespace", key.Namespace, "cluster", key.Name, "err", err)
 	}
 	return err == nil
+}
+
+// apply writes a WatchedCluster with owners, which may be nil. Fields that are not in the spec are left to others.
+func (w *Watchdog) apply(ctx context.Context, key watch.Key, owners []metav1.OwnerReference, spec *v1alpha1.WatchedClusterSpec) error {
+	metadata := map[string]any{"namespace": key.Namespace, "name": key.Name}
+	if owners != nil {
+		metadata["ownerReferences"] = owners
+	}
+	body, err := json.Marshal(map[string]any{"apiVersion": v1alpha1.GroupVersion.String(), "kind": "WatchedCluster", "metadata": metadata, "spec": spec})
+	if err != nil {
+		return fmt.Errorf("encode WatchedCluster: %w", err)
+	}
+	err = w.objects.Patch(types.ApplyPatchType).Resource(resource).Namespace(key.Namespace).Name(key.Name).
+		Param("fieldManager", "sonde-watchdog").Param("force", "true").Body(body).Do(ctx).Error()
+	if err != nil {
+		return fmt.Errorf("write WatchedCluster: %w", err)
+	}
+	return nil
 }

@@ -25,13 +25,15 @@ import (
 	"github.com/sonde-mesh/sonde/internal/kubeconfig"
 	"github.com/sonde-mesh/sonde/internal/localpeer"
 	"github.com/sonde-mesh/sonde/watchdog/config"
+	"github.com/sonde-mesh/sonde/watchdog/gardener"
 	"github.com/sonde-mesh/sonde/watchdog/scale"
 )
 
-// Requests to the API server with the WatchedClusters. Probes of clusters are not limited here: each asks a handful.
+// Requests to the API server with the WatchedClusters, of each of the clients. Probes of clusters are not limited here: each asks a handful. If
+// hundreds of clusters are lost at once, thousands of requests have to be sent before their nodes are Unknown.
 const (
-	requestsPerSecond = 100
-	requestsBurst     = 200
+	requestsPerSecond = 400
+	requestsBurst     = 1000
 	requestTimeout    = 10 * time.Second
 )
 
@@ -49,7 +51,8 @@ type Watchdog struct {
 	client     kubernetes.Interface
 	objects    rest.Interface // of group sonde.dev, with a timeout
 	clusters   *watch.Store[*v1alpha1.WatchedCluster, record]
-	file       *v1alpha1.WatchedClusterSpec // nil for none
+	shoots     *watch.Store[*gardener.Cluster, gardener.Record] // nil if Gardener's Clusters are not followed
+	file       *v1alpha1.WatchedClusterSpec                     // nil for none
 	dependants *scale.Clients
 	events     *events.Recorder
 	registry   *prometheus.Registry
@@ -93,7 +96,11 @@ func (w *Watchdog) readFile() error {
 	if w.o.File == "" {
 		return nil
 	}
-	spec, err := config.ReadFile(w.o.File, w.o.Namespace, w.o.Local, w.self())
+	namespace := w.o.Namespace
+	if w.o.Gardener { // it is about many, of which each is checked
+		namespace = ""
+	}
+	spec, err := config.ReadFile(w.o.File, namespace, w.o.Local, w.self())
 	if err != nil {
 		return &mesh.FieldError{Field: "File", Value: w.o.File, Err: err}
 	}
@@ -108,13 +115,13 @@ func (w *Watchdog) connect() error {
 		return err
 	}
 	config.QPS, config.Burst, config.UserAgent = requestsPerSecond, requestsBurst, "sonde-watchdog/"+w.o.Version
-	watching, err := newClient(config, 0) // a watch lasts
+	watching, err := newClient(config, v1alpha1.GroupVersion, v1alpha1.AddToScheme, 0) // a watch lasts
 	if err != nil {
 		return err
 	}
 	w.config = rest.CopyConfig(config)
 	w.config.Timeout = requestTimeout
-	if w.objects, err = newClient(config, requestTimeout); err != nil {
+	if w.objects, err = newClient(config, v1alpha1.GroupVersion, v1alpha1.AddToScheme, requestTimeout); err != nil {
 		return err
 	}
 	if w.client, err = kubernetes.NewForConfig(w.config); err != nil {
@@ -128,6 +135,9 @@ func (w *Watchdog) connect() error {
 		Client: watching, Resource: resource, New: &v1alpha1.WatchedCluster{}, Record: readRecord,
 		Changed: func(watch.Key, *record, *record) { w.fleet.changed() },
 	})
+	if w.o.Gardener {
+		return w.followShoots(config)
+	}
 	return nil
 }
 
@@ -149,9 +159,9 @@ func (w *Watchdog) restConfig() (*rest.Config, error) {
 // addChecks adds what decides about liveness and readiness. A replica that does not lead is as ready as the one that does.
 func (w *Watchdog) addChecks() {
 	w.checks.Add(health.Livez, health.Check{Name: "probes", Run: func(context.Context) error { return w.fleet.check(time.Now()) }})
-	w.checks.Add(health.Readyz, health.Check{Name: "synced", Run: func(context.Context) error { return w.clusters.Missing() }})
+	w.checks.Add(health.Readyz, health.Check{Name: "synced", Run: func(context.Context) error { return w.missing() }})
 	w.checks.Add(health.Readyz, health.Check{Name: "api-server", Informational: true, Run: func(context.Context) error {
-		loss := w.clusters.Lost()
+		loss := w.lost()
 		if loss.Err == nil {
 			return nil
 		}
@@ -165,7 +175,11 @@ func (w *Watchdog) HealthAddress() net.Addr { return w.listener.Addr() }
 // Run runs until ctx ends, and then returns nil. What it has begun to scale has ended then.
 func (w *Watchdog) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	for _, task := range []func(context.Context) error{w.clusters.Run, w.events.Run, w.takePart, w.serve, w.watchChecks} {
+	tasks := []func(context.Context) error{w.clusters.Run, w.events.Run, w.takePart, w.serve, w.watchChecks}
+	if w.shoots != nil {
+		tasks = append(tasks, w.shoots.Run)
+	}
+	for _, task := range tasks {
 		group.Go(func() error { return task(ctx) })
 	}
 	return group.Wait()

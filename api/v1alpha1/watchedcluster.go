@@ -126,6 +126,9 @@ type WatchedClusterStatus struct {
 	LostSince *metav1.Time `json:"lostSince,omitempty"`
 	// Zones that are not seen, at most 32.
 	Zones []WatchedZone `json:"zones,omitempty"`
+	// Counts of the nodes, as the last probe that could read them has found them: those of all, and of each zone, at most 33. They are written with a
+	// verdict, and else at most once a minute.
+	Counts []NodeCount `json:"counts,omitempty"`
 	// Steps are the dependants that are scaled down, or on their way.
 	Steps []ScaleStep `json:"steps,omitempty"`
 	// Conditions of the object. Accepted says whether it is used as it is written.
@@ -140,6 +143,16 @@ type WatchedZone struct {
 	Verdict   string       `json:"verdict"`
 	Cause     string       `json:"cause,omitempty"`
 	LostSince *metav1.Time `json:"lostSince,omitempty"`
+}
+
+// NodeCount counts nodes.
+type NodeCount struct {
+	// Zone is empty for those of all.
+	Zone string `json:"zone,omitempty"`
+	// Nodes that are counted; Silent ones do not renew their leases, and of Unheard ones it is not known yet.
+	Nodes   int32 `json:"nodes"`
+	Silent  int32 `json:"silent"`
+	Unheard int32 `json:"unheard"`
 }
 
 // ScaleStep is what was done to a dependant, or what is about to be.

@@ -41,6 +41,9 @@ Exit codes:
 		Example: `  # what WatchedClusters say, in a pod
   sonde-watchdog --namespace=sonde-system
 
+  # beside them the shoots of a seed of Gardener's
+  sonde-watchdog --namespace=garden --gardener --config=/etc/dwd/dep-config.yaml
+
   # beside them the cluster of a file of Gardener's Dependency Watchdog, as a dry run
   sonde-watchdog --namespace=shoot--a--b --config=/etc/dwd/dep-config.yaml --dry-run`,
 		Args:          cobra.NoArgs,

@@ -25,13 +25,14 @@ const envPrefix = "SONDE_WATCHDOG_"
 // flagOf has the flag of each field of watchdog.Options that an error may name.
 var flagOf = map[string]string{
 	"Kubeconfig": "--kubeconfig", "Namespace": "--namespace", "Name": "--name", "Replica": "--replica", "File": "--config",
-	"FileCluster": "--config-cluster", "Local": "--config-local", "HealthAddress": "--health-addr",
+	"FileCluster": "--config-cluster", "Gardener": "--gardener", "Local": "--config-local", "HealthAddress": "--health-addr",
 }
 
 func (o *options) addFlags(flags *pflag.FlagSet) {
-	flags.StringVar(&o.File, "config", "", "YAML `FILE` of a prober of Gardener's Dependency Watchdog. A WatchedCluster of --namespace is made of it")
+	flags.StringVar(&o.File, "config", "", "YAML `FILE` of a prober of Gardener's Dependency Watchdog. A WatchedCluster of --namespace is made of it, or with --gardener one of each shoot")
 	flags.StringVar(&o.FileCluster, "config-cluster", watchdog.DefaultFileCluster, "`NAME` of that WatchedCluster")
 	flags.BoolVar(&o.Local, "config-local", false, "the file is about the cluster that the watchdog is in, whatever Secret it names")
+	flags.BoolVar(&o.Gardener, "gardener", false, "follow Gardener's objects Cluster of the API server: a WatchedCluster of --config is made in the namespace of each shoot")
 	flags.StringVar(&o.Kubeconfig, "kubeconfig", "", "`FILE` with the address of the API server that has the WatchedClusters; without it the watchdog is a pod")
 	flags.StringVar(&o.Namespace, "namespace", watchdog.DefaultNamespace, "`NAMESPACE` of the watchdog, for its Lease")
 	flags.StringVar(&o.Name, "name", watchdog.DefaultName, "`NAME` of the watchdog's Deployment, which it must not scale")

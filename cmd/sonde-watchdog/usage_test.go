@@ -50,6 +50,8 @@ func TestExitCodes(t *testing.T) {
 		"no replica":            {"--replica=", "sonde-watchdog: --replica: must be the name of an object", 2},
 		"health address":        {"--health-addr=localhost:1", `sonde-watchdog: --health-addr: "localhost:1": must be HOST:PORT`, 2},
 		"no file for the local": {"--config-local", `sonde-watchdog: --config-local: "true": must be given with a file`, 2},
+		"shoots without a file": {"--gardener", `sonde-watchdog: --gardener: "true": must be given with a file`, 2},
+		"local shoots":          {"--gardener --config-local --config=" + itself, `sonde-watchdog: --config-local: "true": must not be given for shoots`, 2},
 		"an empty file name":    {"--config=", "sonde-watchdog: --config: must not be empty", 2},
 		"no such file":          {"--config=" + nowhere, "sonde-watchdog: --config: ", 1},
 		"a file with an error":  {"--config=" + write(t, "dwd.yaml", "probeIntervall: 1s\n"), "sonde-watchdog: --config: ", 1},

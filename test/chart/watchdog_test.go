@@ -1,6 +1,8 @@
 package chart_test
 
 import (
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/sonde-mesh/sonde/test/chart"
 	"github.com/sonde-mesh/sonde/watchdog"
+	"github.com/sonde-mesh/sonde/watchdog/config"
 )
 
 const withWatchdog = "--set=watchdog.enabled=true"
@@ -108,14 +111,51 @@ func TestRightsOfTheWatchdog(t *testing.T) {
 	}
 }
 
+// For shoots it may in all namespaces what their file needs, and no more: a Secret and dependants by name.
+func TestWatchdogOfShoots(t *testing.T) {
+	flags := []string{withWatchdog, "--set=watchdog.gardener.enabled=true", "--set=watchdog.podLabels.a=b"}
+	var role rbacv1.ClusterRole
+	named(t, "ClusterRole", "sonde-watchdog-shoots", &role, flags...)
+	dependants := []string{"kube-controller-manager", "machine-controller-manager", "cluster-autoscaler"}
+	want := []rbacv1.PolicyRule{
+		{APIGroups: []string{"extensions.gardener.cloud"}, Resources: []string{"clusters"}, Verbs: []string{"list", "watch"}},
+		{APIGroups: []string{"sonde.dev"}, Resources: []string{"watchedclusters"}, Verbs: []string{"create"}},
+		{APIGroups: []string{"sonde.dev"}, Resources: []string{"watchedclusters"}, ResourceNames: []string{watchdog.DefaultFileCluster}, Verbs: []string{"patch"}},
+		{APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: []string{"shoot-access-dependency-watchdog-probe"}, Verbs: []string{"get"}},
+		{APIGroups: []string{"apps"}, Resources: []string{"deployments", "statefulsets"}, ResourceNames: dependants, Verbs: []string{"get", "patch"}},
+		{APIGroups: []string{"apps"}, Resources: []string{"deployments/scale", "statefulsets/scale"}, ResourceNames: dependants, Verbs: []string{"get", "update"}},
+	}
+	if d := cmp.Diff(want, role.Rules); d != "" {
+		t.Error(d)
+	}
+	var d appsv1.Deployment
+	named(t, "Deployment", watchdog.DefaultName, &d, flags...)
+	if args := d.Spec.Template.Spec.Containers[0].Args; !slices.Contains(args, "--gardener") || !slices.Contains(args, "--config=/etc/sonde-watchdog/dep-config.yaml") || d.Spec.Template.Labels["a"] != "b" {
+		t.Errorf("the Deployment is %+v", d.Spec.Template)
+	}
+	var file corev1.ConfigMap
+	named(t, "ConfigMap", watchdog.DefaultName, &file, flags...)
+	path := filepath.Join(t.TempDir(), "dep-config.yaml")
+	if err := os.WriteFile(path, []byte(file.Data["dep-config.yaml"]), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	spec, err := config.ReadFile(path, "shoot--a--b", false, config.Self{})
+	if err != nil || len(spec.Dependants) != 3 {
+		t.Errorf("the file is %q: %+v, %v", file.Data, spec, err)
+	}
+}
+
 func TestWrongValuesOfTheWatchdogAreNamed(t *testing.T) {
 	for flag, want := range map[string]string{
-		"--set=watchdog.replica=1":                   "'replica' not allowed",
-		"--set=watchdog.replicas=0":                  "/watchdog/replicas': minimum: got 0, want 1",
-		"--set=watchdog.namespaces={a}":              "/watchdog/namespaces/0': got string, want object",
-		"--set=watchdog.namespaces[0].secrets={a}":   "/watchdog/namespaces/0': missing property 'name'",
-		"--set=watchdog.logLevel=loud":               "/watchdog/logLevel",
-		"--set=watchdog.dependants.apps=deployments": "/watchdog/dependants/apps': got string, want array",
+		"--set=watchdog.replica=1":                                                "'replica' not allowed",
+		"--set=watchdog.replicas=0":                                               "/watchdog/replicas': minimum: got 0, want 1",
+		"--set=watchdog.namespaces={a}":                                           "/watchdog/namespaces/0': got string, want object",
+		"--set=watchdog.namespaces[0].secrets={a}":                                "/watchdog/namespaces/0': missing property 'name'",
+		"--set=watchdog.logLevel=loud":                                            "/watchdog/logLevel",
+		"--set=watchdog.gardener.config.kubeConfigSecretName=":                    "/watchdog/gardener/config/kubeConfigSecretName': minLength",
+		"--set-json=watchdog.gardener.config.dependentResourceInfos=[]":           "/watchdog/gardener/config/dependentResourceInfos': minItems",
+		`--set-json=watchdog.gardener.config.dependentResourceInfos=[{"ref":{}}]`: "missing property 'name'",
+		"--set=watchdog.dependants.apps=deployments":                              "/watchdog/dependants/apps': got string, want array",
 	} {
 		if _, err := chart.Render(t.Context(), withWatchdog, flag); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", flag, err, want)

@@ -33,30 +33,36 @@ func TestRightsOfTheChart(t *testing.T) {
 	made, err := s.client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: chart.Namespace}}, metav1.CreateOptions{})
 	mustCreate(t, made, err)
 	granted := install(s, manifests)
-	token, err := s.client.CoreV1().ServiceAccounts(chart.Namespace).CreateToken(t.Context(), watchdog.DefaultName, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
-	if err := cluster.WriteKubeconfig(kubeconfig, cluster.Config.Host, token.Status.Token); err != nil {
-		t.Fatal(err)
-	}
+	account := asAccount(s)
 	s.watch("local: true")
-	asAccount := func(o *watchdog.Options) { o.Kubeconfig, o.Namespace = kubeconfig, chart.Namespace }
-	stop := s.start("a", asAccount)
+	stop := s.start("a", account)
 	s.verdict("seen", "")
 	s.connect(false)
 	s.scaled(0, 0, 0)
 	s.connect(true)
 	s.scaled(2, 1, 1)
 	stop()
-	s.start("b", asAccount) // which takes the next epoch
+	s.start("b", account) // which takes the next epoch
 	s.secret(newProxy(t, ownAddress(t)).kubeconfig(t))
 	patch := `{"spec":{"local":null,"kubeconfigSecretName":"probe"}}`
 	if _, err := cluster.Do(t.Context(), http.MethodPatch, s.path()+"/"+s.name, "application/merge-patch+json", patch); err != nil {
 		t.Fatal(err)
 	}
 	poll(t, "each right to be used", func(context.Context) error { return unused(granted) })
+}
+
+// asAccount has a watchdog run with the service account of the chart, in its namespace.
+func asAccount(s *scene) func(*watchdog.Options) {
+	s.t.Helper()
+	token, err := s.client.CoreV1().ServiceAccounts(chart.Namespace).CreateToken(s.t.Context(), watchdog.DefaultName, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	kubeconfig := filepath.Join(s.t.TempDir(), "kubeconfig")
+	if err := cluster.WriteKubeconfig(kubeconfig, cluster.Config.Host, token.Status.Token); err != nil {
+		s.t.Fatal(err)
+	}
+	return func(o *watchdog.Options) { o.Kubeconfig, o.Namespace = kubeconfig, chart.Namespace }
 }
 
 // unused returns the rights that no request of the watchdog has used, and what it has asked for without a right.
@@ -114,6 +120,11 @@ func install(s *scene, manifests []chart.Manifest) map[string][]rbacv1.PolicyRul
 			granted[fmt.Sprintf("ClusterRole %q", o.Name)] = o.Rules
 			made, err := s.client.RbacV1().ClusterRoles().Create(t.Context(), &o, metav1.CreateOptions{})
 			mustCreate(t, made, err)
+			t.Cleanup(func() { // another test has other rights
+				if err := s.client.RbacV1().ClusterRoles().Delete(context.Background(), o.Name, metav1.DeleteOptions{}); err != nil {
+					t.Error(err)
+				}
+			})
 		case "ClusterRoleBinding":
 			var o rbacv1.ClusterRoleBinding
 			decode(&o)

@@ -56,6 +56,10 @@ func TestSondectl(t *testing.T) {
 	s.scaled(0, 0, 0)
 	says("status -n operated", "operated operated lost all", "3 of 3", "Deployment kcm: Lowered, replicas 2")
 	says("status operated -n operated -o yaml", "verdict: lost")
+	says("explain operated -n operated", "nodes: lost (all) for ", "3 of 3 nodes have not renewed their leases for 3s, although the API server answers", "(all) 3 3 0 lost all",
+		"Deployment/mcm 0 0 1 Lowered nothing", "Deployment/kcm 1 0 2 Lowered nothing")
+	says("explain operated -n operated -o json", `"next": "dependants are scaled down, level by level"`, `"replicas": 0`)
+	says("explain nosuch -n operated", "exit status 1", `read WatchedCluster "nosuch"`)
 	s.connect(true)
 	s.scaled(2, 1, 1)
 }

@@ -38,6 +38,8 @@ var _ Source = (*probe.Probe)(nil)
 type Event struct {
 	// Reason is a word of a small set, and Action another one.
 	Reason, Action, Note string
+	// FieldPath is the part of the object that it is about, such as spec.dependants{Deployment/kcm}, or "": events of one part with the same reason are one.
+	FieldPath string
 	// Normal events are no warnings.
 	Normal bool
 }

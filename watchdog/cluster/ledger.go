@@ -63,6 +63,8 @@ type ledger struct {
 	mu      sync.Mutex // guards the rest
 	version string
 	status  v1alpha1.WatchedClusterStatus
+
+	countedAt, probedAt time.Time // when counts, and the condition, were written last; only judged uses them
 }
 
 var _ scale.Journal = (*ledger)(nil)
@@ -146,12 +148,17 @@ func (l *ledger) hasSteps() bool {
 	return len(l.status.Steps) > 0
 }
 
-// orphans returns those that were scaled down, and are no dependants any more. They are scaled up like those of the lowest level.
+// orphans returns those that were scaled down, and are no dependants any more.
 func (l *ledger) orphans(dependants []config.Dependant) []config.Dependant {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	return Orphans(l.status.Steps, dependants)
+}
+
+// Orphans returns those that have a step, and are no dependants any more. They are scaled up like those of the lowest level.
+func Orphans(steps []v1alpha1.ScaleStep, dependants []config.Dependant) []config.Dependant {
 	var all []config.Dependant
-	for _, step := range l.status.Steps {
+	for _, step := range steps {
 		if !slices.ContainsFunc(dependants, func(d config.Dependant) bool { return d.Ref == step.Ref }) {
 			all = append(all, config.Dependant{Ref: step.Ref, Optional: true, Up: config.Scaling{Timeout: config.DefaultScaleTimeout}})
 		}
@@ -171,7 +178,10 @@ func (l *ledger) judged(ctx context.Context, state partition.State, failed error
 			return a.Name == b.Name && a.Verdict == b.Verdict && a.Cause == b.Cause && (a.LostSince != nil) == (b.LostSince != nil)
 		})
 		s.Zones = zones
-		changed = setProbed(s, whole.Cause, failed) || changed
+		if failed == nil {
+			changed = l.counted(s, state, changed)
+		}
+		changed = l.setProbed(s, whole.Cause, failed) || changed
 		if accepted := l.accepted.Load(); accepted != nil {
 			changed = meta.SetStatusCondition(&s.Conditions, *accepted) || changed
 		}
@@ -179,8 +189,11 @@ func (l *ledger) judged(ctx context.Context, state partition.State, failed error
 	})
 }
 
-// setProbed sets the condition, and reports whether that has to be written: the message alone, which may differ each time, has not.
-func setProbed(s *v1alpha1.WatchedClusterStatus, cause partition.Cause, failed error) bool {
+// tellEvery is how often what differs with each probe is written, if nothing else is: counts, and messages. Each write is one of etcd.
+const tellEvery = time.Minute
+
+// setProbed sets the condition, and reports whether that has to be written: the message alone, which may differ each time, seldom.
+func (l *ledger) setProbed(s *v1alpha1.WatchedClusterStatus, cause partition.Cause, failed error) bool {
 	c := metav1.Condition{Type: ConditionProbed, Status: metav1.ConditionTrue, Reason: reasonProbed, Message: "the API server answers, and the leases of the nodes can be read"}
 	if failed != nil {
 		c.Status, c.Reason = metav1.ConditionFalse, reasonOf(cause)
@@ -188,9 +201,10 @@ func setProbed(s *v1alpha1.WatchedClusterStatus, cause partition.Cause, failed e
 		c.Message = strings.ToValidUTF8(c.Message[:min(len(c.Message), maxMessage)], "")
 	}
 	before := meta.FindStatusCondition(s.Conditions, c.Type)
-	if before != nil && before.Status == c.Status && before.Reason == c.Reason {
+	if before != nil && before.Status == c.Status && before.Reason == c.Reason && (before.Message == c.Message || time.Since(l.probedAt) < tellEvery) {
 		return false
 	}
+	l.probedAt = time.Now()
 	meta.SetStatusCondition(&s.Conditions, c)
 	return true
 }

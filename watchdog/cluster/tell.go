@@ -44,7 +44,7 @@ func (c *Cluster) tell(ctx context.Context, before, now partition.Status) {
 func (c *Cluster) acted(a scale.Action) {
 	log := c.o.Logger.With("kind", a.Ref.Kind, "dependant", a.Ref.Name, "action", string(a.Direction), "replicas", a.Replicas)
 	what := a.Ref.Kind + " " + a.Ref.Name
-	e := Event{Action: "Scale"}
+	e := Event{Action: "Scale", FieldPath: "spec.dependants{" + a.Ref.Kind + "/" + a.Ref.Name + "}"}
 	switch a.Result {
 	case scale.Done:
 		log.Info("dependant scaled")

@@ -3,6 +3,7 @@ package probe
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net/http"
@@ -39,6 +40,10 @@ func (e *Error) Unwrap() error { return e.Err }
 // Explain returns an error of a request to the API server as an Error.
 func Explain(what string, err error) *Error {
 	e := &Error{Cause: partition.APIServerAway, Err: fmt.Errorf("%s: %w", what, err)}
+	if _, is := errors.AsType[*tls.CertificateVerificationError](err); is { // there is one who answers, and it is not known who: the kubeconfig may be old
+		e.Cause = partition.Unreadable
+		return e
+	}
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
 		return e
@@ -68,11 +73,11 @@ func New(config *rest.Config) (*Probe, error) {
 	config = rest.CopyConfig(config)
 	config.QPS = -1 // the API server says when it gets too many
 	config.WarningHandler = rest.NoWarnings{}
-	tls, err := rest.TLSConfigFor(config)
+	secured, err := rest.TLSConfigFor(config)
 	if err != nil {
 		return nil, &Error{Cause: partition.Unreadable, Err: fmt.Errorf("make client: %w", err)}
 	}
-	t := &http.Transport{TLSClientConfig: tls, DisableKeepAlives: true, DialContext: config.Dial, TLSHandshakeTimeout: config.Timeout}
+	t := &http.Transport{TLSClientConfig: secured, DisableKeepAlives: true, DialContext: config.Dial, TLSHandshakeTimeout: config.Timeout}
 	wrapped, err := rest.HTTPWrappersForConfig(config, limited{t})
 	if err != nil {
 		return nil, &Error{Cause: partition.Unreadable, Err: fmt.Errorf("make client: %w", err)}

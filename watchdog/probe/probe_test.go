@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -250,5 +251,22 @@ func TestAnswerIsLimited(t *testing.T) {
 	_, _, err := s.start(t).Leases(t.Context())
 	if e, is := errors.AsType[*Error](err); !is || e.Cause != partition.APIServerAway || !strings.Contains(err.Error(), "too large") {
 		t.Errorf("Leases() = %v, want that the answer is too large", err)
+	}
+}
+
+// A certificate that is not trusted is that of one who answers: the kubeconfig may be old, and the API server is not away.
+func TestUntrusted(t *testing.T) {
+	server := httptest.NewUnstartedServer(&apiServer{})
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.StartTLS()
+	defer server.Close()
+	p, err := New(&rest.Config{Host: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	e, is := errors.AsType[*Error](p.APIServer(t.Context()))
+	if !is || e.Cause != partition.Unreadable || !strings.Contains(e.Error(), "failed to verify certificate") {
+		t.Errorf("APIServer() = %v", e)
 	}
 }

@@ -81,6 +81,7 @@ func (t *task) gone(ctx context.Context, err error) error {
 
 // action is what is to be done with a dependant.
 type action struct {
+	what    Next
 	delayed bool // after the delay
 	do      func(context.Context, Object) error
 }
@@ -89,9 +90,9 @@ type action struct {
 func (t *task) plan(o Object) *action {
 	_, protected := o.Annotations[AnnotationProtected]
 	step, has := t.Journal.Step(t.dependant.Ref)
-	if ignore, err := strconv.ParseBool(o.Annotations[AnnotationIgnore]); err == nil && ignore {
+	if ignored(o) {
 		if protected || has {
-			return &action{do: t.release}
+			return &action{what: Release, do: t.release}
 		}
 		return nil
 	}
@@ -101,13 +102,19 @@ func (t *task) plan(o Object) *action {
 	return t.planDown(o, protected, step.State)
 }
 
+// ignored reports whether a dependant is never to be scaled.
+func ignored(o Object) bool {
+	ignore, err := strconv.ParseBool(o.Annotations[AnnotationIgnore])
+	return err == nil && ignore
+}
+
 // planUp is plan on the way up. has says that there is a step.
 func (t *task) planUp(o Object, protected, has bool) *action {
 	switch {
 	case protected && o.Replicas == 0:
-		return &action{delayed: true, do: t.raise}
+		return &action{what: ScaleUp, delayed: true, do: t.raise}
 	case protected || has: // another client has set its replicas, or has made them its own by removing the annotation
-		return &action{do: t.keep}
+		return &action{what: Keep, do: t.keep}
 	}
 	return nil
 }
@@ -118,11 +125,11 @@ func (t *task) planDown(o Object, protected bool, state string) *action {
 	case state == Kept:
 		return nil
 	case state == Lowered && o.Replicas > 0:
-		return &action{do: t.leave}
+		return &action{what: Keep, do: t.leave}
 	case state == Lowering && o.Replicas == 0 && protected: // the leader before this one has not come to write that it is done
-		return &action{do: t.lowered}
+		return &action{what: Note, do: t.lowered}
 	case o.Replicas > 0:
-		return &action{delayed: true, do: t.lower}
+		return &action{what: ScaleDown, delayed: true, do: t.lower}
 	}
 	return nil
 }

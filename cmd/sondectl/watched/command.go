@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/sonde-mesh/sonde/api/v1alpha1"
@@ -28,7 +29,7 @@ const requestTimeout = 30 * time.Second
 // Command returns sondectl watchdog, whose subcommands write their output to out.
 func Command(out *bytes.Buffer) *cobra.Command {
 	cmd := &cobra.Command{Use: "watchdog", Short: "Look at clusters that sonde-watchdog watches, and pause it"}
-	cmd.AddCommand(statusCommand(out), pauseCommand(out, true), pauseCommand(out, false), importCommand(out))
+	cmd.AddCommand(statusCommand(out), explainCommand(out), pauseCommand(out, true), pauseCommand(out, false), importCommand(out))
 	return cmd
 }
 
@@ -42,21 +43,30 @@ func (t *target) add(cmd *cobra.Command) {
 	flags.StringVarP(&t.namespace, "namespace", "n", "", "`NAMESPACE` of the WatchedClusters; default that of the context")
 }
 
-// objects returns the WatchedClusters of the namespace, or of all.
-func (t *target) objects(all bool) (dynamic.ResourceInterface, error) {
+// config returns how to reach the API server, and the namespace.
+func (t *target) config() (*rest.Config, string, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = t.kubeconfig
 	loading := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: t.context})
 	c, err := loading.ClientConfig()
 	if err != nil {
-		return nil, fmt.Errorf("read the kubeconfig: %w", kubeconfig.Explain(err, rules.GetLoadingPrecedence()...))
+		return nil, "", fmt.Errorf("read the kubeconfig: %w", kubeconfig.Explain(err, rules.GetLoadingPrecedence()...))
 	}
 	c.Timeout, c.UserAgent = requestTimeout, "sondectl"
 	namespace := t.namespace
 	if namespace == "" {
 		if namespace, _, err = loading.Namespace(); err != nil {
-			return nil, fmt.Errorf("read the kubeconfig: %w", err)
+			return nil, "", fmt.Errorf("read the kubeconfig: %w", err)
 		}
+	}
+	return c, namespace, nil
+}
+
+// objects returns the WatchedClusters of the namespace, or of all.
+func (t *target) objects(all bool) (dynamic.ResourceInterface, error) {
+	c, namespace, err := t.config()
+	if err != nil {
+		return nil, err
 	}
 	client, err := dynamic.NewForConfig(c)
 	if err != nil {
