@@ -16,6 +16,8 @@ BUILD := CGO_ENABLED=0 go build -trimpath $(VCS) -tags grpcnotrace -ldflags '-s 
 ENVOY_GETTER := cd tools && go run ./envoy
 # The test bed's directory can be chosen: make cluster-up STATE=/var/tmp/mine
 TESTBED := bin/testbed $(if $(STATE),--state='$(STATE)')
+UP_FLAGS = $(if $(NODES),--nodes='$(NODES)') $(if $(IP_FAMILY),--ip-family='$(IP_FAMILY)') $(if $(ZONES),--zones='$(ZONES)') \
+	$(if $(NODE_MONITOR_GRACE_PERIOD),--node-monitor-grace-period='$(NODE_MONITOR_GRACE_PERIOD)')
 
 .PHONY: help
 help: ## list the targets
@@ -36,8 +38,8 @@ bin/testbed:
 	cd tools && go build -trimpath -o ../$@ ./testbed
 
 .PHONY: cluster-up
-cluster-up: bin/testbed ## start a Kubernetes cluster on this machine, as root (NODES=2 IP_FAMILY=dual|ipv4|ipv6)
-	@$(TESTBED) up $(if $(NODES),--nodes='$(NODES)') $(if $(IP_FAMILY),--ip-family='$(IP_FAMILY)')
+cluster-up: bin/testbed ## start a Kubernetes cluster on this machine, as root (NODES=2 IP_FAMILY=dual|ipv4|ipv6 ZONES=a,b NODE_MONITOR_GRACE_PERIOD=40s)
+	@$(TESTBED) up $(UP_FLAGS)
 
 .PHONY: cluster-down
 cluster-down: bin/testbed ## end that cluster, or what is left of it, and remove all of it
@@ -118,7 +120,7 @@ define on_own_cluster
 	$(if $(1),@cd test && CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o ../bin/$@/ $(addprefix ./,$(1)))
 	@for program in $(1); do bin/testbed program-image bin/$@/$$program docker.io/sonde-test/$$program:1 bin/$@/$$program.tar; done
 	@$(if $(STATE)$(filter-out 0,$(KEEP)),,trap "$(OWN_CLUSTER) down" EXIT;) \
-	$(if $(STATE),,$(OWN_CLUSTER) up $(if $(IP_FAMILY),--ip-family='$(IP_FAMILY)');) \
+	$(if $(STATE),,$(OWN_CLUSTER) up $(UP_FLAGS);) \
 	$(OWN_CLUSTER) load-image bin/sonde-image.tar $(patsubst %,bin/$@/%.tar,$(1)); \
 	$(if $(STATE),$(OWN_CLUSTER) kubectl -- apply --server-side --force-conflicts -f deploy/chart/crds/ >bin/$@/crds.log;) \
 	$(OWN_CLUSTER) exec 1 $(HELM) upgrade --install sonde deploy/chart --namespace sonde-system --create-namespace --wait --timeout 2m $(CHART_VALUES) >bin/$@/helm.log; \
