@@ -40,6 +40,9 @@ func newUpCommand(at at) *cobra.Command {
 	}
 	cmd.Flags().IntVar(&options.Nodes, "nodes", 2, "number of nodes, 1 to 20; the first has the control plane too")
 	cmd.Flags().StringVar(&family, "ip-family", string(cluster.Dual), "addresses of nodes, pods and services: dual, ipv4 or ipv6")
+	cmd.Flags().StringSliceVar(&options.Zones, "zones", nil, "zones of the nodes, which take them in turn, such as a,b: labels "+cluster.ZoneLabel)
+	cmd.Flags().DurationVar(&options.NodeMonitorGracePeriod, "node-monitor-grace-period", cluster.DefaultNodeMonitorGracePeriod,
+		"how long the controller-manager hears nothing of a node before the node is Unknown, 10s to 1h; Kubernetes' own default is 50s")
 	return cmd
 }
 
@@ -173,29 +176,6 @@ func newStartCommand(at at) *cobra.Command {
 				return err
 			}
 			return c.Start(cmd.Context(), args[0])
-		},
-	}
-}
-
-func newLinkCommand(at at) *cobra.Command {
-	return &cobra.Command{
-		Use:       "link NODE up|down",
-		Short:     "connect a node to the others, or cut it off",
-		Args:      cobra.ExactArgs(2),
-		ValidArgs: []string{"up", "down"},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := at(cmd)
-			if err != nil {
-				return err
-			}
-			node, err := strconv.Atoi(args[0])
-			if err != nil {
-				return fmt.Errorf("node %q: it must be a number", args[0])
-			}
-			if args[1] != "up" && args[1] != "down" {
-				return fmt.Errorf("state %q of the link: it must be up or down", args[1])
-			}
-			return c.SetLink(cmd.Context(), node, args[1] == "up")
 		},
 	}
 }

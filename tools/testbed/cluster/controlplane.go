@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"time"
 )
 
 // portAPI is the port of the API server.
@@ -16,7 +17,7 @@ const (
 )
 
 // controlPlane returns the processes of the control plane, those first that others need.
-func (c *Cluster) controlPlane(binaries string, families []family) []process {
+func (c *Cluster) controlPlane(binaries string, families []family, grace time.Duration) []process {
 	on1 := func(name, program string, args ...string) process {
 		return process{Name: name, Node: 1, Command: append([]string{filepath.Join(binaries, program)}, args...)}
 	}
@@ -28,10 +29,7 @@ func (c *Cluster) controlPlane(binaries string, families []family) []process {
 		on1("controller-manager", "kube-controller-manager", "--kubeconfig="+c.kubeconfig("controller-manager"),
 			"--service-account-private-key-file="+c.keyFile("service-accounts"), "--root-ca-file="+c.certificateFile("ca"),
 			"--cluster-signing-cert-file="+c.certificateFile("ca"), "--cluster-signing-key-file="+c.keyFile("ca"),
-			"--use-service-account-credentials", "--leader-elect=false",
-			// By default an API server that is away for a minute can leave all nodes lost, until their kubelets have reported once more:
-			// then no Service has an endpoint, those of DNS and of webhooks neither, whatever mesh there is.
-			"--node-monitor-grace-period=10m"),
+			"--use-service-account-credentials", "--leader-elect=false", "--node-monitor-grace-period="+grace.String()),
 		on1("scheduler", "kube-scheduler", "--kubeconfig="+c.kubeconfig("scheduler"), "--leader-elect=false"),
 	}
 }

@@ -83,28 +83,3 @@ func addressCommands(node, nodes int, families []family) []string {
 	}
 	return commands
 }
-
-// SetLink connects a node to the others or cuts it off. The first cannot be cut off: the control plane is in its namespace.
-func (c *Cluster) SetLink(ctx context.Context, node int, up bool) error {
-	d, err := c.complete()
-	if err != nil {
-		return err
-	}
-	if err := d.checkNode(node); err != nil {
-		return err
-	}
-	if node == 1 {
-		return fmt.Errorf("node 1 has the control plane: cut off another, of 2 to %d", d.Nodes)
-	}
-	return c.setPort(ctx, node, up)
-}
-
-// setPort makes the peer of the node's interface a port of the bridge, which is up or down.
-func (c *Cluster) setPort(ctx context.Context, node int, up bool) error {
-	state := "down"
-	if up {
-		state = "up"
-	}
-	_, err := machine.Run(ctx, "", "ip", "-n", c.switchNamespace(), "link", "set", nodeName(node), "master", bridge, state)
-	return err
-}

@@ -123,15 +123,19 @@ func (c *Cluster) containerdProcess(binaries string, node int) process {
 	}}
 }
 
-// nodeProcesses returns what runs on a node beside its containerd.
-func (c *Cluster) nodeProcesses(binaries string, node int, families []family) []process {
+// nodeProcesses returns what runs on a node beside its containerd. The kubelet of a node in a zone gives it the label.
+func (c *Cluster) nodeProcesses(binaries string, node int, zone string, families []family) []process {
 	name := nodeName(node)
+	kubelet := []string{
+		filepath.Join(binaries, "kubelet"), "--config=" + c.path(name, "kubelet.json"), "--kubeconfig=" + c.kubeconfig(name),
+		"--hostname-override=" + name,
+		"--node-ip=" + joined(families, func(f family) fmt.Stringer { return f.nodeAddress(node) }),
+	}
+	if zone != "" {
+		kubelet = append(kubelet, "--node-labels="+ZoneLabel+"="+zone)
+	}
 	return []process{
-		{Name: fmt.Sprintf("kubelet%d", node), Node: node, Command: []string{
-			filepath.Join(binaries, "kubelet"), "--config=" + c.path(name, "kubelet.json"), "--kubeconfig=" + c.kubeconfig(name),
-			"--hostname-override=" + name,
-			"--node-ip=" + joined(families, func(f family) fmt.Stringer { return f.nodeAddress(node) }),
-		}},
+		{Name: fmt.Sprintf("kubelet%d", node), Node: node, Command: kubelet},
 		{Name: fmt.Sprintf("proxy%d", node), Node: node, Command: []string{
 			filepath.Join(binaries, "kube-proxy"), "--config=" + c.path(name, "proxy.json"),
 		}},

@@ -27,14 +27,6 @@ var dnsText string
 
 var dnsTemplate = template.Must(template.New("dns.yaml").Parse(dnsText))
 
-// Options are what can be chosen of a cluster.
-type Options struct {
-	// Nodes is 1 to 20.
-	Nodes int
-	// IPFamily is what addresses there are.
-	IPFamily IPFamily
-}
-
 // Requirements returns an error that lists what this machine lacks for a cluster with both families of addresses.
 func (c *Cluster) Requirements(ctx context.Context) error {
 	_, err := machine.Requirements(ctx, c.state, true)
@@ -44,12 +36,9 @@ func (c *Cluster) Requirements(ctx context.Context) error {
 // Up starts a cluster and returns when its nodes and its DNS are ready. What an earlier one has left is removed. It is an error if there is one that
 // runs, or if the machine lacks something.
 func (c *Cluster) Up(ctx context.Context, o Options, getter *binaries.Getter) error {
-	families, err := o.IPFamily.families()
+	families, err := o.families()
 	if err != nil {
 		return err
-	}
-	if o.Nodes < 1 || o.Nodes > maxNodes {
-		return fmt.Errorf("number of nodes %d: it must be 1 to %d", o.Nodes, maxNodes)
 	}
 	paths, err := machine.Requirements(ctx, c.state, o.IPFamily != IPv4)
 	if err != nil {
@@ -86,13 +75,13 @@ func (c *Cluster) up(ctx context.Context, o Options, families []family, paths ma
 	}
 	c.say("starting the control plane and %d nodes", o.Nodes)
 	var group errgroup.Group
-	group.Go(func() error { return c.startControlPlane(ctx, programs, families) })
+	group.Go(func() error { return c.startControlPlane(ctx, programs, families, o.NodeMonitorGracePeriod) })
 	group.Go(func() error { return c.startContainerds(ctx, d) })
 	if err := group.Wait(); err != nil {
 		return err
 	}
 	for node := 1; node <= o.Nodes; node++ {
-		for _, p := range c.nodeProcesses(programs, node, families) {
+		for _, p := range c.nodeProcesses(programs, node, o.zone(node), families) {
 			if _, err := c.start(p, programs); err != nil {
 				return err
 			}
@@ -159,10 +148,10 @@ func eachNode(nodes int, do func(node int) error) error {
 	return group.Wait()
 }
 
-func (c *Cluster) startControlPlane(ctx context.Context, programs string, families []family) error {
+func (c *Cluster) startControlPlane(ctx context.Context, programs string, families []family, grace time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	for _, p := range c.controlPlane(programs, families) {
+	for _, p := range c.controlPlane(programs, families, grace) {
 		s, err := c.start(p, programs)
 		if err != nil {
 			return err

@@ -1,0 +1,116 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/sonde-mesh/sonde/test/harness"
+)
+
+// meshFreezes says whether the mesh keeps the endpoints of nodes that have become Unknown while most are. As long as it does not, they go.
+const meshFreezes = false
+
+// Each load makes 25 calls per second (test/app): all together 200.
+const loads = 8
+
+// traffic is a client on node 1 in the mesh that calls a Service whose pods are on the other nodes.
+type traffic struct {
+	*namespace
+	loads []load
+	pods  []string
+}
+
+func newTraffic(t *testing.T) *traffic {
+	t.Helper()
+	n := newNamespace(t, injected)
+	d := newDeployment("web", int32(len(cluster.nodes)-1), nil)
+	spec := &d.Spec.Template.Spec
+	spec.NodeName = ""
+	spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+		NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{
+			{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpNotIn, Values: []string{"node1"}},
+		}}},
+	}}}
+	spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
+		MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.DoNotSchedule,
+		LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}},
+	}}
+	n.create(d, newService("web"), newPod("client", "node1"))
+	n.waitReady("client")
+	n.waitRolledOut("web")
+	r := &traffic{namespace: n, pods: n.podsOf("web")}
+	client := n.app("client")
+	client.waitCall("http://web.%s/", n.name)
+	for i := range loads {
+		r.loads = append(r.loads, client.startLoad("http", fmt.Sprintf("http://web.%s/?load=%d", n.name, i)))
+	}
+	return r
+}
+
+// report returns the result of all loads so far.
+func (r *traffic) report() harness.Report {
+	r.t.Helper()
+	sum := harness.Report{Instances: map[string]int{}, Reasons: map[string]int{}}
+	for _, l := range r.loads {
+		one := l.report()
+		sum.Calls += one.Calls
+		sum.Failed += one.Failed
+		for name, n := range one.Instances {
+			sum.Instances[name] += n
+		}
+		for reason, n := range one.Reasons {
+			sum.Reasons[reason] += n
+		}
+	}
+	return sum
+}
+
+// checkServed fails if a call has failed, or if a pod has not answered since a report. Once nodes are Unknown it takes a mesh that freezes.
+func (r *traffic) checkServed(when string, since harness.Report) {
+	r.t.Helper()
+	now := r.report()
+	if now.Failed > 0 {
+		r.t.Errorf("%s: %v", when, now)
+	}
+	for _, pod := range r.pods {
+		if now.Instances[pod] <= since.Instances[pod] {
+			r.t.Errorf("%s: pod %s has not answered any more: %v, before %v", when, pod, now.Instances, since.Instances)
+		}
+	}
+}
+
+// checkCut fails if calls have failed while nodes were Unknown, or if a mesh that does not freeze has lost no endpoint: then meshFreezes is wrong.
+func (r *traffic) checkCut(when string, since harness.Report) {
+	r.t.Helper()
+	if meshFreezes {
+		r.checkServed(when, since)
+		return
+	}
+	if now := r.report(); now.Failed == since.Failed {
+		r.t.Errorf("%s: no call has failed, although the mesh is not said to freeze: %v", when, now)
+	}
+}
+
+// waitServed waits until calls succeed again, and all pods answer.
+func (r *traffic) waitServed() {
+	r.t.Helper()
+	r.wait(catchUp, "calls that all succeed", func() error {
+		before := r.report()
+		r.loads[0].waitMore(50)
+		now := r.report()
+		if now.Failed > before.Failed {
+			return fmt.Errorf("%d more have failed: %v", now.Failed-before.Failed, now)
+		}
+		for _, pod := range r.pods {
+			if now.Instances[pod] == before.Instances[pod] {
+				return fmt.Errorf("%s does not answer", pod)
+			}
+		}
+		return nil
+	})
+}

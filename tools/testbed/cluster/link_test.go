@@ -1,0 +1,136 @@
+package cluster
+
+import (
+	"context"
+	"net"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestLinkRefused has nodes refused that cannot be cut off.
+func TestLinkRefused(t *testing.T) {
+	c := newCluster(t)
+	if err := c.describe(description{Nodes: 2, IPFamily: Dual, Complete: true}); err != nil {
+		t.Fatal(err)
+	}
+	for name, set := range map[string]func(context.Context, int, bool) error{"SetLink": c.SetLink, "SetAPIServerLink": c.SetAPIServerLink} {
+		if err := set(t.Context(), 1, false); err == nil || !strings.Contains(err.Error(), "node 1 has the control plane: cut off another, of 2 to 2") {
+			t.Errorf("%s(1): error = %v", name, err)
+		}
+		if err := set(t.Context(), 3, false); err == nil || !strings.Contains(err.Error(), "nodes 1 to 2") {
+			t.Errorf("%s(3): error = %v", name, err)
+		}
+	}
+}
+
+// TestAPIServerRules has the kernel apply the rules, on a network of its own with the address of the API server: it is not reached, nor does an open
+// connection go on, until the link is up again. Another port is. Each is done twice, as a test may that does not know what was before.
+func TestAPIServerRules(t *testing.T) {
+	families, err := Dual.families()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ownNetwork(t)
+	run(t, "link set lo up\naddr add 10.99.0.1/32 dev lo\naddr add fd99::1/128 dev lo nodad\n", "ip", "-batch", "-")
+	for _, port := range []string{"6443", "10250"} {
+		l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", net.JoinHostPort("", port))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close() //nolint:errcheck // nothing was written
+		go echo(l)      // ends with the listener
+	}
+	api := []string{"10.99.0.1:6443", "[fd99::1]:6443"}
+	open := map[string]net.Conn{}
+	for _, address := range api {
+		open[address], err = dial(address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer open[address].Close() //nolint:errcheck // nothing was written
+	}
+	for _, up := range []bool{false, false, true, true, false} {
+		run(t, apiServerRules(families, up), "nft", "-f", "-")
+		for _, address := range api {
+			conn, err := dial(address)
+			if (err == nil) != up {
+				t.Errorf("link up %t: dial %s: error = %v", up, address, err)
+			}
+			if err == nil {
+				_ = conn.Close()
+			}
+			if !up && answers(open[address]) {
+				t.Errorf("link up %t: an open connection with %s goes on", up, address)
+			}
+		}
+		if conn, err := dial("10.99.0.1:10250"); err != nil {
+			t.Errorf("link up %t: another port: %v", up, err)
+		} else {
+			_ = conn.Close()
+		}
+	}
+}
+
+// ownNetwork gives this thread a network of its own, or skips the test where that cannot be.
+func ownNetwork(t *testing.T) {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("network namespaces need root")
+	}
+	for _, program := range []string{"ip", "nft"} {
+		if _, err := exec.LookPath(program); err != nil && os.Getenv("SONDE_TEST_REDIRECTION") != "required" { // as .ci/run has it
+			t.Skip(err)
+		}
+	}
+	runtime.LockOSThread() // and never unlocked: the thread ends with the test
+	if err := syscall.Unshare(syscall.CLONE_NEWNET); err != nil {
+		t.Skipf("no network namespaces here: %v", err)
+	}
+}
+
+// run runs a program on the network of this thread.
+func run(t *testing.T, stdin, program string, args ...string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), program, args...)
+	cmd.Stdin = strings.NewReader(stdin)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%s %q: %v: %s", program, args, err, out)
+	}
+}
+
+// dial connects on the network of this thread: a dialer with one address makes no goroutine for it.
+func dial(address string) (net.Conn, error) {
+	return net.DialTimeout("tcp", address, 300*time.Millisecond)
+}
+
+func answers(c net.Conn) bool {
+	_ = c.SetDeadline(time.Now().Add(300 * time.Millisecond))
+	_, errWrite := c.Write([]byte("a"))
+	_, errRead := c.Read(make([]byte, 1))
+	return errWrite == nil && errRead == nil
+}
+
+func echo(l net.Listener) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer c.Close() //nolint:errcheck // the client is gone
+			for buffer := make([]byte, 1); ; {
+				if _, err := c.Read(buffer); err != nil {
+					return
+				}
+				if _, err := c.Write(buffer); err != nil {
+					return
+				}
+			}
+		}()
+	}
+}

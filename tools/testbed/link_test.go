@@ -1,0 +1,33 @@
+package main
+
+import (
+	"io"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestLinkUsage has bad input be refused with an error that names it, and says what is allowed.
+func TestLinkUsage(t *testing.T) {
+	tests := map[string]struct {
+		args []string
+		want string
+	}{
+		"node":       {[]string{"two", "down"}, `node "two": it must be a number`},
+		"state":      {[]string{"2", "away"}, `state "away" of the link: it must be up or down`},
+		"to":         {[]string{"2", "down", "--to=etcd"}, `--to "etcd": it must be apiserver`},
+		"to nothing": {[]string{"2", "down", "--to="}, `--to "": it must be apiserver`},
+		"no cluster": {[]string{"2", "down", "--to=apiserver"}, "there is no cluster in"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			cmd := newCommand()
+			cmd.SetOut(io.Discard)
+			cmd.SetErr(io.Discard)
+			cmd.SetArgs(append([]string{"--state=" + filepath.Join(t.TempDir(), "state"), "link"}, tc.args...))
+			if err := cmd.Execute(); err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("error = %v, want %q", err, tc.want)
+			}
+		})
+	}
+}
