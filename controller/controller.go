@@ -79,7 +79,7 @@ type Options struct {
 	WithoutGrants func() map[watch.Key]bool
 	// Drains says which proxies should get no new traffic.
 	Drains source.Drains
-	// Sight is what is known of proxies by all replicas. Required.
+	// Sight is what is known of proxies by all replicas. Default: nothing is.
 	Sight Sight
 	// FreezeMode is that of Freeze at the start. It must be valid.
 	FreezeMode freeze.Mode
@@ -121,9 +121,10 @@ const requestTimeout = 30 * time.Second
 
 // New returns a Controller. Nothing is read before Run.
 func New(o Options) (*Controller, error) {
-	if o.Config == nil || o.Namespace == "" || o.Replica == "" || o.Secrets == nil || o.Builder == nil || o.Webhooks == "" || o.Peers == nil || o.Liveness == nil || o.TellRestarts == nil || !o.Sight.complete() || o.Logger == nil {
-		return nil, errors.New("controller: Config, Namespace, Replica, Secrets, Builder, Webhooks, Peers, Liveness, TellRestarts, Sight and Logger are required")
+	if o.Config == nil || o.Namespace == "" || o.Replica == "" || o.Secrets == nil || o.Builder == nil || o.Webhooks == "" || o.Peers == nil || o.Liveness == nil || o.TellRestarts == nil || o.Logger == nil {
+		return nil, errors.New("controller: Config, Namespace, Replica, Secrets, Builder, Webhooks, Peers, Liveness, TellRestarts and Logger are required")
 	}
+	o.Sight.setDefaults()
 	watching, err := kubernetes.NewForConfig(o.Config)
 	if err != nil {
 		return nil, fmt.Errorf("make client of the API server: %w", err)

@@ -24,8 +24,22 @@ type Sight struct {
 	Tell    func()
 }
 
-func (s *Sight) complete() bool {
-	return s.Connected != nil && s.LastSeen != nil && s.Streams != nil && s.Lacking != nil && s.Tell != nil
+func (s *Sight) setDefaults() {
+	if s.Connected == nil {
+		s.Connected = func(mesh.ID) bool { return false }
+	}
+	if s.LastSeen == nil {
+		s.LastSeen = func(mesh.ID) (time.Time, bool) { return time.Time{}, false }
+	}
+	if s.Streams == nil {
+		s.Streams = func(context.Context) (map[mesh.ID]bool, bool) { return nil, true }
+	}
+	if s.Lacking == nil {
+		s.Lacking = func() []string { return nil }
+	}
+	if s.Tell == nil {
+		s.Tell = func() {}
+	}
 }
 
 func (c *Controller) newFreeze() {
