@@ -3,7 +3,6 @@ package controlplane
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"time"
 
@@ -116,7 +115,7 @@ func (c *cluster) orderFreeze(ctx context.Context, r *adminv1.FreezeZoneRequest)
 	case done != nil || err != nil:
 		return done, err //nolint:wrapcheck // it is a status
 	case len(missing) > 0:
-		return nil, status.Error(codes.Unavailable, fmt.Sprintf("no replica that has answered leads, and these have not: %s", strings.Join(missing, ", ")))
+		return nil, status.Error(codes.Unavailable, "no replica that has answered leads, and these have not: "+strings.Join(missing, ", "))
 	}
 	return nil, status.Error(codes.Unavailable, "no replica leads now: try again")
 }

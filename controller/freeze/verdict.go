@@ -105,7 +105,7 @@ func (v *Verdict) held() string {
 	}
 	for _, z := range v.Zones {
 		if z.By == Operator && z.Kept == All {
-			why = append(why, fmt.Sprintf("an operator has frozen %s", zoneText(z.Name)))
+			why = append(why, "an operator has frozen "+zoneText(z.Name))
 		}
 	}
 	return strings.Join(why, "; ")
@@ -132,39 +132,4 @@ func (v *Verdict) kept() map[string]int {
 		all[z.Name] = z.Kept
 	}
 	return all
-}
-
-// Limits of a verdict of another replica.
-const (
-	maxEpoch  = 1 << 53
-	maxGroups = 1000 // a mesh has a handful
-	maxName   = 63   // of the value of a label
-)
-
-// Validate returns what no leader can have written.
-func (v *Verdict) Validate() error {
-	if v.Epoch < 0 || v.Epoch > maxEpoch || v.Count < 0 {
-		return fmt.Errorf("epoch: %d, %d: must be from 0 to %d, with a count of 0 or more", v.Epoch, v.Count, int64(maxEpoch))
-	}
-	for field, n := range map[string]int{"lost": len(v.Lost), "zones": len(v.Zones), "orders": len(v.Orders)} {
-		if n > maxGroups {
-			return fmt.Errorf("%s: %d: must be at most %d", field, n, maxGroups)
-		}
-	}
-	for _, l := range v.Lost {
-		if l.Kind != Nodes && l.Kind != Proxies || len(l.Zone) > maxName || len(l.Cause) > maxName {
-			return fmt.Errorf("lost: kind %.100q of zone %.100q: must be %s or %s, of a zone with at most %d bytes", l.Kind, l.Zone, Nodes, Proxies, maxName)
-		}
-	}
-	for _, z := range v.Zones {
-		if z.By != Nodes && z.By != Operator || len(z.Name) > maxName || z.Kept < 1 || z.Kept > All {
-			return fmt.Errorf("zones: %.100q, by %.100q, kept %d: must be by %s or %s, from 1 to %d, with a name of at most %d bytes", z.Name, z.By, z.Kept, Nodes, Operator, All, maxName)
-		}
-	}
-	for _, o := range v.Orders {
-		if o.Zone == "" || len(o.Zone) > maxName {
-			return fmt.Errorf("orders: zone %.100q: must have from 1 to %d bytes", o.Zone, maxName)
-		}
-	}
-	return nil
 }

@@ -99,7 +99,7 @@ func (f *frozenTest) state() string {
 
 // settle lets the time pass in which an endpoint waits for a judgement.
 func (f *frozenTest) settle() {
-	time.Sleep(settleTime)
+	<-time.After(settleTime)
 	f.recheck()
 	f.derive()
 }
@@ -201,7 +201,7 @@ func TestSettle(t *testing.T) {
 		}
 		f.change(t, unseen("n"), pod("web-1", "u", "10.0.0.1", onNode("n"), marked), f.slice(isNotReady))
 		step("ready")
-		time.Sleep(settleTime - time.Millisecond)
+		<-time.After(settleTime - time.Millisecond)
 		f.recheck()
 		f.derive()
 		step("ready")
@@ -216,7 +216,7 @@ func TestSettle(t *testing.T) {
 		f.recheck()
 		f.derive()
 		step("ready frozen")
-		time.Sleep(settleTime)
+		<-time.After(settleTime)
 		f.Freeze(Kept{}) // it does not wait a second time
 		f.derive()
 		step("unready")
