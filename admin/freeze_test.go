@@ -31,6 +31,9 @@ func TestFreezeZone(t *testing.T) {
 	if _, err := api.FreezeZone(ctx, &adminv1.FreezeZoneRequest{}); status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "zone: must not be empty") {
 		t.Errorf("FreezeZone() of no zone: %v", err)
 	}
+	if _, err := api.FreezeZone(ctx, &adminv1.FreezeZoneRequest{Zone: strings.Repeat("x", 64)}); status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "zone: 64 bytes: must have at most 63") {
+		t.Errorf("FreezeZone() of a long zone: %v", err)
+	}
 	if _, err := api.FreezeZone(ctx, &adminv1.FreezeZoneRequest{Zone: "b"}); status.Code(err) != codes.NotFound {
 		t.Errorf("FreezeZone() of a zone that is none: %v", err)
 	}

@@ -25,7 +25,7 @@ type leading struct {
 	// lacked is since when another replica is not heard, or was not last; lacking that it is so.
 	lacked  time.Time
 	lacking bool
-	// zones are those of the last reading of nodes.
+	// zones are those that nodes have had since this replica leads.
 	zones []string
 	// based is the verdict on which judge goes on.
 	based *Verdict
