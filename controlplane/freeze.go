@@ -36,6 +36,9 @@ func (c *cluster) sight() controller.Sight {
 	}
 }
 
+// TellFreeze returns what tells the other replicas of the verdict.
+func TellFreeze(f *freeze.Freeze) peers.Freeze { return tellFreeze{f} }
+
 // tellFreeze tells the other replicas of the verdict.
 type tellFreeze struct{ freeze *freeze.Freeze }
 
@@ -107,7 +110,7 @@ func (t tellFreeze) Order(r *adminv1.FreezeZoneRequest) (*adminv1.FreezeZoneResp
 
 // orderFreeze has the replica that leads freeze or thaw a zone. Errors are gRPC statuses.
 func (c *cluster) orderFreeze(ctx context.Context, r *adminv1.FreezeZoneRequest) (*adminv1.FreezeZoneResponse, error) {
-	if done, err := (tellFreeze{c.controller.Freeze}).Order(r); done != nil || err != nil {
+	if done, err := TellFreeze(c.controller.Freeze).Order(r); done != nil || err != nil {
 		return done, err
 	}
 	done, missing, err := c.cp.peers.OrderFreeze(ctx, r)

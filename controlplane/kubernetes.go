@@ -173,7 +173,7 @@ func (c *cluster) connect() (connection, error) {
 		Name: "sonde_store_problems", Help: "Problems in the objects of the store now, by severity: error or warning. On Kubernetes these are Meshes and Dataplanes that are not valid. Services that only outbounds name are not counted.",
 		ConstLabels: prometheus.Labels{"severity": "error"},
 	}, func() float64 { return float64(len(c.problems())) }))
-	c.cp.peers.ConnectFreeze(tellFreeze{c.controller.Freeze})
+	c.cp.peers.ConnectFreeze(TellFreeze(c.controller.Freeze))
 	authenticator, err := c.authenticator()
 	if err != nil {
 		return connection{}, err

@@ -16,6 +16,7 @@ import (
 	"github.com/sonde-mesh/sonde/agents"
 	"github.com/sonde-mesh/sonde/agents/join"
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/controller/freeze"
 	"github.com/sonde-mesh/sonde/controlplane"
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/identity/mtls"
@@ -49,6 +50,7 @@ type replica struct {
 	peers     *peers.Peers
 	agents    *agents.Server
 	pipeline  *controlplane.Pipeline
+	freeze    *freeze.Freeze // nil if nothing judges whether the mesh is seen
 
 	stop  context.CancelFunc
 	tasks *errgroup.Group
@@ -138,7 +140,9 @@ func (r *replica) open(ctx context.Context) error {
 		},
 		Authority: r.authority, Publishing: func(ids []mesh.ID) func() { return r.agents.Publishing(ids) }, Logger: r.log(),
 	}, controlplane.Authorize)
+	frozen := r.judge()
 	r.agents, err = agents.New(agents.Options{
+		Frozen:    frozen,
 		Authority: r.authority, Tokens: tokens{}, View: r.pipeline.Builder.View, Observe: r.pipeline.Builder.Observe,
 		Bootstrap: func(*meshview.Proxy, join.Sidecar) ([]byte, error) { return []byte("{}"), nil },
 		Replica:   r.name, Peers: r.peers, Leads: r.leads.Load, ServingCA: r.serving, Logger: r.log(),
