@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -22,8 +24,10 @@ type replica struct {
 	name    string
 	started time.Time
 	away    bool // from the API server
-	ctx     context.Context
-	end     context.CancelFunc
+	// wait waits while it runs, term begins a term of it as the leader, and end ends it.
+	wait func(time.Duration)
+	term func() (context.Context, context.CancelFunc)
+	end  context.CancelFunc
 	// resign ends that it leads, nil if it does not.
 	resign context.CancelFunc
 	// last is what it has held last.
@@ -36,7 +40,9 @@ func (s *simulation) start(ctx context.Context) {
 	s.started++
 	r := &replica{s: s, name: fmt.Sprint("r", s.started), started: time.Now(), last: &freeze.Verdict{}}
 	s.mu.Unlock()
-	r.ctx, r.end = context.WithCancel(ctx)
+	running, end := context.WithCancel(ctx)
+	r.end, r.wait = end, func(d time.Duration) { wait(running, d) }
+	r.term = func() (context.Context, context.CancelFunc) { return context.WithCancel(running) }
 	r.Freeze = freeze.New(freeze.Options{
 		Nodes: r.nodes, Proxies: r.proxies, Streams: func(context.Context) (map[string]bool, bool) { return nil, len(r.lacking()) == 0 }, Lacking: r.lacking,
 		Apply: func(map[string]int) {}, Tell: r.tell, Record: func(events.Event) {}, Secrets: s.secret, Logger: slog.New(slog.DiscardHandler),
@@ -69,7 +75,7 @@ func (r *replica) tell() {
 		r.s.mu.Lock()
 		delay := time.Duration(r.s.random.Int64N(int64(2 * time.Second)))
 		r.s.mu.Unlock()
-		wait(r.ctx, delay)
+		r.wait(delay)
 		r.s.mu.Lock()
 		defer r.s.mu.Unlock()
 		for _, other := range r.s.replicas {
@@ -127,11 +133,7 @@ func (r *replica) nodes() (map[string]freeze.Node, error) {
 	if r.away {
 		return nil, errAway
 	}
-	all := map[string]freeze.Node{}
-	for name, n := range r.s.nodes {
-		all[name] = n
-	}
-	return all, nil
+	return maps.Clone(r.s.nodes), nil
 }
 
 // proxies are heard as agents/session counts it: with a replica that is not heard for lostAfter longer.
@@ -208,7 +210,7 @@ func (s *simulation) leads(r *replica) {
 	s.epoch++
 	epoch := s.epoch
 	var ctx context.Context
-	ctx, r.resign = context.WithCancel(r.ctx)
+	ctx, r.resign = r.term()
 	s.Note("replica %s leads with epoch %d", r.name, epoch)
 	s.running.Go(func() {
 		if err := r.Lead(ctx, epoch); err != nil {
@@ -251,7 +253,7 @@ func (m *secrets) Read(context.Context, string) ([]byte, string, error) {
 	if m.version == 0 {
 		return nil, "", fs.ErrNotExist
 	}
-	return m.data, fmt.Sprint(m.version), nil
+	return m.data, strconv.Itoa(m.version), nil
 }
 
 func (m *secrets) Create(_ context.Context, _ string, data []byte) (string, error) {
@@ -267,10 +269,10 @@ func (m *secrets) Create(_ context.Context, _ string, data []byte) (string, erro
 func (m *secrets) Update(_ context.Context, _ string, data []byte, version string) (string, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if version != fmt.Sprint(m.version) {
+	if version != strconv.Itoa(m.version) {
 		return "", secret.ErrConflict
 	}
 	m.data = data
 	m.version++
-	return fmt.Sprint(m.version), nil
+	return strconv.Itoa(m.version), nil
 }

@@ -185,21 +185,28 @@ func TestFreeze(t *testing.T) {
 	})
 	z.agent(follows, 1)
 
-	// A replica that does not lead passes an order on.
+	z.frozenByOrder(planes, follows)
+	z.thawedByNextLeader(leads, follows)
+	z.judged(follows)
+}
+
+// frozenByOrder freezes a zone at a replica that does not lead, which passes that on, and has its nodes fall silent.
+func (z *zones) frozenByOrder(planes []*plane, follows *plane) {
+	z.t.Helper()
 	if done := z.order(follows, "far", false); done.GetKeptPercent() != 100 || done.GetSince() == nil || done.GetDryRun() {
-		t.Errorf("FreezeZone() = %v", done)
+		z.t.Errorf("FreezeZone() = %v", done)
 	}
-	api, ctx := follows.adminClient(t, client)
+	api, ctx := follows.adminClient(z.t, z.client)
 	if _, err := api.FreezeZone(ctx, &adminv1.FreezeZoneRequest{Zone: "fair"}); status.Code(err) != codes.NotFound || !strings.Contains(err.Error(), `did you mean "far"?`) {
-		t.Errorf("FreezeZone(fair): %v", err)
+		z.t.Errorf("FreezeZone(fair): %v", err)
 	}
 	z.tell(corev1.ConditionUnknown, []string{"node", "pod", "slice"}, 1, 2)
 	for _, p := range planes {
 		z.shows(p, "ready frozen", "draining frozen", "ready", "ready")
-		p.reports(t, `sonde_frozen{cause="operator",zone="far"} 1`, `sonde_frozen_endpoints{state="ready"} 1`, `sonde_frozen_endpoints{state="draining"} 1`)
+		p.reports(z.t, `sonde_frozen{cause="operator",zone="far"} 1`, `sonde_frozen_endpoints{state="ready"} 1`, `sonde_frozen_endpoints{state="draining"} 1`)
 	}
-	poll(t, "an event", func(ctx context.Context) error {
-		all, err := client.EventsV1().Events(systemNamespace).List(ctx, metav1.ListOptions{})
+	poll(z.t, "an event", func(ctx context.Context) error {
+		all, err := z.client.EventsV1().Events(systemNamespace).List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return err
 		}
@@ -210,32 +217,38 @@ func TestFreeze(t *testing.T) {
 		}
 		return fmt.Errorf("%d others", len(all.Items))
 	})
+}
 
-	// The next leader goes on with it.
+// thawedByNextLeader ends the leader: the next one goes on with what is frozen, until it is thawed.
+func (z *zones) thawedByNextLeader(leads, follows *plane) {
+	z.t.Helper()
 	leads.stop()
 	z.shows(follows, "ready frozen", "draining frozen", "ready", "ready")
 	if done := z.order(follows, "far", false); done.GetKeptPercent() != 100 {
-		t.Errorf("FreezeZone() of the next leader = %v", done)
+		z.t.Errorf("FreezeZone() of the next leader = %v", done)
 	}
 	z.tell(corev1.ConditionTrue, []string{"node", "pod", "slice"}, 1, 2)
 	z.order(follows, "far", true)
 	z.shows(follows, "ready", "ready", "ready", "ready")
-	await(t, 2*time.Minute, "the zone to be thawed", func(ctx context.Context) error { return follows.lacks(ctx, "sonde_frozen{") })
+	await(z.t, 2*time.Minute, "the zone to be thawed", func(ctx context.Context) error { return follows.lacks(ctx, "sonde_frozen{") })
+}
 
-	// What the control plane judges by itself, whichever watch is faster.
+// judged has the zone, and then one node, fall silent: what the control plane judges by itself, whichever watch is faster.
+func (z *zones) judged(p *plane) {
+	z.t.Helper()
 	for _, order := range [][]string{{"slice", "pod", "node"}, {"node", "pod", "slice"}} {
 		z.tell(corev1.ConditionUnknown, order, 1, 2)
-		z.shows(follows, "ready frozen", "draining frozen", "ready", "ready")
-		follows.reports(t, `sonde_frozen{cause="nodes",zone="far"} 1`)
+		z.shows(p, "ready frozen", "draining frozen", "ready", "ready")
+		p.reports(z.t, `sonde_frozen{cause="nodes",zone="far"} 1`)
 		z.tell(corev1.ConditionTrue, order, 1, 2)
-		z.shows(follows, "ready", "ready", "ready", "ready")
+		z.shows(p, "ready", "ready", "ready", "ready")
 	}
-	await(t, 2*time.Minute, "the zone to be thawed", func(ctx context.Context) error { return follows.lacks(ctx, "sonde_frozen{") })
+	await(z.t, 2*time.Minute, "the zone to be thawed", func(ctx context.Context) error { return p.lacks(ctx, "sonde_frozen{") })
 	// One dead node is as ever.
 	z.tell(corev1.ConditionUnknown, []string{"node", "pod", "slice"}, 3)
-	z.shows(follows, "ready", "ready", "not_ready", "ready")
-	if err := follows.lacks(t.Context(), "sonde_frozen{"); err != nil {
-		t.Error(err)
+	z.shows(p, "ready", "ready", "not_ready", "ready")
+	if err := p.lacks(z.t.Context(), "sonde_frozen{"); err != nil {
+		z.t.Error(err)
 	}
 }
 
