@@ -106,7 +106,7 @@ var rules = map[string]rule{
 		forbidden: [][]string{kubernetes, envoyProtos},
 	},
 	"dpagent/redirect":       {own: []string{"api/mesh"}, forbidden: [][]string{kubernetes, envoyProtos, grpc, protobuf}},
-	"controller":             {own: []string{"controller/leader", "controller/watch", "controller/events", "api/mesh", "api/v1alpha1", "identity/secret", "health/heartbeat", "internal/cut", "internal/podspec", "restartbudget"}, forbidden: [][]string{envoyProtos}},
+	"controller":             {own: []string{"controller/leader", "controller/watch", "controller/events", "api/mesh", "api/v1alpha1", "identity/secret", "health/heartbeat", "internal/cut", "internal/podspec", "partition", "restartbudget"}, forbidden: [][]string{envoyProtos}},
 	"controller/secrets":     {own: []string{"api/mesh", "identity", "identity/secret"}, forbidden: [][]string{envoyProtos}},
 	"controller/tokenreview": {own: []string{"api/mesh", "identity", "internal/cut"}, forbidden: [][]string{envoyProtos}},
 	"controller/leader":      {own: []string{"identity/secret"}, forbidden: [][]string{envoyProtos}},

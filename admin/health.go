@@ -22,7 +22,7 @@ func healthOf(h meshview.Health) adminv1.Endpoint_Health {
 	}
 }
 
-// reasonOf returns why the endpoint at an address is not ready, "" if it is, or drains. p is nil for an endpoint of a Service object.
+// reasonOf returns why the endpoint at an address is not ready, "" if it is, or drains, unless it is frozen. p is nil for an endpoint of a Service object.
 func (s *service) reasonOf(p *meshview.Proxy, at netip.AddrPort, r meshview.Reason) string {
 	switch r {
 	case meshview.DeclaredNotReady:
@@ -46,6 +46,8 @@ func (s *service) reasonOf(p *meshview.Proxy, at netip.AddrPort, r meshview.Reas
 		return cmp.Or(s.o.NotServing(p.ID())[at], "its application is not ready")
 	case meshview.LivenessHeld:
 		return livenessHeld(p)
+	case meshview.Frozen:
+		return "Frozen: its node is not seen, with most of its zone, so the endpoint stays though Kubernetes takes it away"
 	default:
 		return ""
 	}

@@ -64,6 +64,8 @@ type Options struct {
 	Rotator Rotator
 	// Restarts says which containers fail or restart. Default: calls about them fail, as restarts are granted on Kubernetes alone.
 	Restarts Restarts
+	// Freeze freezes or thaws a zone. Errors are gRPC statuses. Default: calls of it fail, as there are zones on Kubernetes alone.
+	Freeze func(context.Context, *adminv1.FreezeZoneRequest) (*adminv1.FreezeZoneResponse, error)
 	// Health returns all health checks of the control plane. It may take as long as they do. Default: none.
 	Health func(context.Context) []*adminv1.HealthCheck
 

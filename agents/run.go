@@ -40,10 +40,12 @@ func (s *Server) Run(ctx context.Context) error {
 // recheck forgets what has expired, and advances rotations that waited for it.
 func (s *Server) recheck(ctx context.Context) {
 	s.joins.Sweep()
-	s.sessions.ForgetEnded()
-	s.observed.Forget(ctx, s.sessions)
+	if s.mayForget() {
+		s.sessions.ForgetEnded()
+		s.observed.Forget(ctx, s.sessions)
+		s.o.Peers.Sweep(s.wanted)
+	}
 	s.sessions.WakeAwaiting()
-	s.o.Peers.Sweep(s.wanted)
 	for _, name := range s.o.Authority.Meshes() {
 		s.o.Loop.Beat() // each of them may wait for the storage
 		s.rotations.Advance(ctx, name)

@@ -37,6 +37,8 @@ type Options struct {
 	// Storage keeps which proxies drain. Default: that is only in memory, which is enough where something else says which
 	// endpoints get traffic, such as Kubernetes.
 	Storage observed.Storage
+	// Frozen says why nothing may follow from the silence of proxies, "" if something may. Default: something may.
+	Frozen func() string
 	// View returns the current view, nil before the first. Required.
 	View func() *meshview.View
 	// Bootstrap returns the JSON of Envoy's bootstrap. Required.
@@ -103,6 +105,9 @@ func (o *Options) setDefaults() error {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
+	if o.Frozen == nil {
+		o.Frozen = func() string { return "" }
+	}
 	if o.ProbeFailed == nil {
 		o.ProbeFailed = func(session.ProbeFailure) {}
 	}
@@ -154,6 +159,7 @@ func New(o Options) (*Server, error) {
 	s.sessions, err = session.New(session.Options{
 		ServingCA: trusted,
 		Authority: o.Authority, Observed: s.observed, Replica: o.Replica, Peers: o.Peers, View: o.View, ProbeFailed: o.ProbeFailed, Restarts: o.Restarts,
+		Frozen:    func() bool { return o.Frozen() != "" },
 		Reported:  func(ctx context.Context, meshName string) { s.rotations.Advance(ctx, meshName) },
 		Duplicate: func(ctx context.Context, who identity.Subject, err error) { s.joins.Duplicate(ctx, who, err) },
 		Version:   o.Version, Logger: o.Logger, Registerer: o.Registerer, Now: o.Now, Limits: o.sessions,

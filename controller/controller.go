@@ -20,6 +20,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/controller/catchup"
 	"github.com/sonde-mesh/sonde/controller/events"
+	"github.com/sonde-mesh/sonde/controller/freeze"
 	"github.com/sonde-mesh/sonde/controller/leader"
 	"github.com/sonde-mesh/sonde/controller/objects"
 	"github.com/sonde-mesh/sonde/controller/replicas"
@@ -78,6 +79,10 @@ type Options struct {
 	WithoutGrants func() map[watch.Key]bool
 	// Drains says which proxies should get no new traffic.
 	Drains source.Drains
+	// Sight is what is known of proxies by all replicas. Default: nothing is.
+	Sight Sight
+	// FreezeMode is that of Freeze at the start. It must be valid.
+	FreezeMode freeze.Mode
 	// Registerer for metrics. Default none.
 	Registerer prometheus.Registerer
 	// Loops watch the controller's loops. Default: none.
@@ -88,7 +93,7 @@ type Options struct {
 
 // Loops of a Controller. Derive makes the objects of the mesh; the others are those of the replica that leads.
 type Loops struct {
-	Derive, Status, Warnings, CatchUp, WebhookCA, Restarts, RestartWrites *heartbeat.Loop
+	Derive, Status, Warnings, CatchUp, WebhookCA, Restarts, RestartWrites, Freeze *heartbeat.Loop
 }
 
 // Controller follows the cluster, and writes to it while this replica leads.
@@ -98,6 +103,8 @@ type Controller struct {
 	Objects *objects.Objects
 	// Restarts grants restarts of containers whose guarded liveness probe fails.
 	Restarts *restarts.Restarts
+	// Freeze has the verdict about the sight of the mesh.
+	Freeze *freeze.Freeze
 	// Events writes events.
 	Events *events.Recorder
 
@@ -117,6 +124,7 @@ func New(o Options) (*Controller, error) {
 	if o.Config == nil || o.Namespace == "" || o.Replica == "" || o.Secrets == nil || o.Builder == nil || o.Webhooks == "" || o.Peers == nil || o.Liveness == nil || o.TellRestarts == nil || o.Logger == nil {
 		return nil, errors.New("controller: Config, Namespace, Replica, Secrets, Builder, Webhooks, Peers, Liveness, TellRestarts and Logger are required")
 	}
+	o.Sight.setDefaults()
 	watching, err := kubernetes.NewForConfig(o.Config)
 	if err != nil {
 		return nil, fmt.Errorf("make client of the API server: %w", err)
@@ -132,8 +140,9 @@ func New(o Options) (*Controller, error) {
 	c.Cluster = source.New(source.Options{
 		Client: watching, Builder: o.Builder, Name: SourceCluster, PodChanged: c.warnings.PodChanged, Logger: o.Logger, Loop: o.Loops.Derive,
 		MeshChanged: func(namespace string) { c.Objects.MeshChanged(namespace) },
-		Drains:      o.Drains, Held: c.drainHeld, Registerer: o.Registerer,
+		Drains:      o.Drains, Held: c.drainHeld, Connected: o.Sight.Connected, Registerer: o.Registerer,
 	})
+	c.newFreeze()
 	c.replicas = replicas.New(replicas.Options{Client: watching, Namespace: o.Namespace, Service: PeersService, Changed: o.Peers})
 	c.Objects, err = objects.New(objects.Options{
 		Config: o.Config, Timeout: requestTimeout, Builder: o.Builder, Name: SourceObjects, ProbesMode: o.ProbesMode, Logger: o.Logger, Loop: o.Loops.Status,
@@ -160,7 +169,7 @@ func (c *Controller) newRestarts() error {
 		Watching: c.watching, Grants: grants, Writing: writing, Status: status, Liveness: c.o.Liveness, Tell: c.o.TellRestarts, Record: c.Events.Record,
 		Logger: c.o.Logger, Settings: c.o.GuardedLiveness, Loop: c.o.Loops.Restarts, Writes: c.o.Loops.RestartWrites,
 		Pods: c.client.CoreV1(), Namespaces: c.Cluster.Guarded, WithoutGrants: c.o.WithoutGrants, Registerer: c.o.Registerer,
-		Lease: watch.Key{Namespace: c.o.Namespace, Name: leader.LeaseName},
+		Lease: watch.Key{Namespace: c.o.Namespace, Name: leader.LeaseName}, Frozen: c.Freeze.Held,
 	})
 	return nil
 }
@@ -176,6 +185,7 @@ func (c *Controller) Lost() watch.Loss { return watch.First(c.Cluster.Lost(), c.
 
 // Run runs until ctx ends, and then returns nil.
 func (c *Controller) Run(ctx context.Context) error {
+	c.Freeze.Load(ctx) // before endpoints are derived
 	group, ctx := errgroup.WithContext(ctx)
 	for _, task := range []func(context.Context) error{c.Cluster.Run, c.Objects.Run, c.replicas.Run, c.Restarts.Run, c.warnings.Watch, c.Events.Run, c.takePart} {
 		group.Go(func() error { return task(ctx) })
@@ -210,7 +220,7 @@ func (c *Controller) takePart(ctx context.Context) error {
 	if c.o.WebhookConfiguration != "" {
 		alone = append(alone, c.writeCA)
 	}
-	tasks := []leader.Task{c.Restarts.Lead}
+	tasks := []leader.Task{c.Freeze.Lead, c.Restarts.Lead}
 	for _, task := range alone { // what these write may be written twice
 		tasks = append(tasks, func(ctx context.Context, _ int64) error { return task(ctx) })
 	}

@@ -45,6 +45,7 @@ func (cp *ControlPlane) adminOptions() admin.Options {
 		Token:     cp.tokens.Issue,
 		Rotator:   cp.agents,
 		Restarts:  cp.connection.restartReport,
+		Freeze:    cp.connection.freeze,
 		Health:    cp.healthChecks,
 		Logger:    cp.o.Logger,
 	}

@@ -116,7 +116,7 @@ func (cp *ControlPlane) join(ctx context.Context) (err error) {
 	cp.agents, err = agents.New(agents.Options{
 		Authority: cp.authority, Tokens: cp.connection.tokens, Storage: m.storage, View: builder.View, Bootstrap: cp.bootstrap,
 		Observe: builder.Observe, Replica: cp.platform.replica(), Peers: cp.peers, Streams: cp.streams, Leads: cp.platform.leads, Refused: cp.platform.refused, ProbeFailed: cp.platform.probeFailed, Version: cp.o.Version, Logger: log, Registerer: cp.registry,
-		ServingCA: cp.serving, ServingWaits: cp.connection.servingWaits, Restarts: cp.connection.restarts, Decisions: cp.connection.decisions, Loop: cp.loops.agents,
+		ServingCA: cp.serving, ServingWaits: cp.connection.servingWaits, Restarts: cp.connection.restarts, Decisions: cp.connection.decisions, Frozen: cp.connection.frozen, Loop: cp.loops.agents,
 	})
 	if err != nil {
 		return err

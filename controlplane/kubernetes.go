@@ -105,7 +105,7 @@ func (c *cluster) addChecks() {
 	c.loops = controller.Loops{
 		Derive: c.cp.loop("cluster"), Status: c.cp.requestingLoop("status"), Warnings: c.cp.requestingLoop("warnings"),
 		CatchUp: c.cp.requestingLoop("catch-up"), WebhookCA: c.cp.requestingLoop("webhook-ca"), Restarts: c.cp.loop("restarts"),
-		RestartWrites: c.cp.requestingLoop("restart-writes"),
+		RestartWrites: c.cp.requestingLoop("restart-writes"), Freeze: c.cp.requestingLoop("freeze"),
 	}
 	c.webhookFiles = c.cp.loop("webhook-certificate")
 	c.checkPeers()
@@ -162,6 +162,7 @@ func (c *cluster) connect() (connection, error) {
 		Config: c.config, Namespace: o.Kubernetes.Namespace, Replica: o.Kubernetes.Replica, Secrets: c.secrets(), Builder: c.cp.pipeline.Builder,
 		WebhookConfiguration: o.Kubernetes.WebhookConfiguration, Webhooks: injectingWebhooks, CA: certificate.ca, CAChanged: certificate.changed,
 		Peers: c.cp.peers.Follow, Liveness: c.liveness, TellRestarts: c.tellRestarts, WithoutGrants: c.withoutGrants,
+		Sight: c.sight(), FreezeMode: o.Kubernetes.FreezeMode,
 		GuardedLiveness: o.Kubernetes.GuardedLiveness, ProbesMode: o.ProbesMode, Loops: c.loops, Logger: o.Logger, Registerer: c.cp.registry,
 		Drains: source.Drains{Taints: o.Kubernetes.Drain.Taints, MinServing: o.Kubernetes.Drain.MinServing, IgnoreNodes: o.Kubernetes.Drain.IgnoreNodes},
 	})
@@ -172,6 +173,7 @@ func (c *cluster) connect() (connection, error) {
 		Name: "sonde_store_problems", Help: "Problems in the objects of the store now, by severity: error or warning. On Kubernetes these are Meshes and Dataplanes that are not valid. Services that only outbounds name are not counted.",
 		ConstLabels: prometheus.Labels{"severity": "error"},
 	}, func() float64 { return float64(len(c.problems())) }))
+	c.cp.peers.ConnectFreeze(TellFreeze(c.controller.Freeze))
 	authenticator, err := c.authenticator()
 	if err != nil {
 		return connection{}, err
@@ -189,7 +191,7 @@ func (c *cluster) connect() (connection, error) {
 	tasks := slices.Concat(certificate.tasks, c.peerTasks(), []func(context.Context) error{c.controller.Run, serve})
 	return connection{
 		tokens: authenticator, tasks: tasks, servingWaits: c.servingWaits(), restarts: podRestarts{c.controller.Restarts},
-		decisions: c.decisions, restartReport: c.restartReport(),
+		decisions: c.decisions, restartReport: c.restartReport(), frozen: c.controller.Freeze.Held, freeze: c.orderFreeze,
 	}, nil
 }
 
@@ -211,6 +213,7 @@ func (c *cluster) authenticator() (join.Authenticator, error) {
 func (c *cluster) reconfigure(l Live) {
 	c.controller.Cluster.IgnoreNodes(l.IgnoreNodes)
 	c.controller.Restarts.Configure(l.GuardedLiveness)
+	c.controller.Freeze.Configure(l.FreezeMode)
 }
 
 // webhookCertificate is the certificate of the webhook: signed by the control plane's own CA, or one that another program keeps in files.

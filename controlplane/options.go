@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/controller/freeze"
 	"github.com/sonde-mesh/sonde/restartbudget"
 	"github.com/sonde-mesh/sonde/webhook"
 )
@@ -103,6 +105,8 @@ type Kubernetes struct {
 	Drain Drain
 	// GuardedLiveness says which containers may restart whose guarded liveness probes fail. It is that of Live, at the start.
 	GuardedLiveness restartbudget.Settings
+	// FreezeMode says what becomes of verdicts about the sight of the mesh. Default freeze.Enforce. It is that of Live, at the start.
+	FreezeMode freeze.Mode
 	// Injection says what pods get; errors name its fields. Its ProbesMode, ControlPlaneCA and ControlPlaneNamespace are set by the
 	// control plane.
 	Injection webhook.Options
@@ -122,13 +126,14 @@ type Drain struct {
 type Live struct {
 	// IgnoreNodes says that a node that goes is no reason to drain its proxies.
 	IgnoreNodes bool
-	// GuardedLiveness must be valid.
+	// GuardedLiveness and FreezeMode must be valid.
 	GuardedLiveness restartbudget.Settings
+	FreezeMode      freeze.Mode
 }
 
 // Equal reports whether two Live are the same.
 func (l Live) Equal(o Live) bool {
-	return l.IgnoreNodes == o.IgnoreNodes && l.GuardedLiveness.Equal(o.GuardedLiveness)
+	return l.IgnoreNodes == o.IgnoreNodes && l.FreezeMode == o.FreezeMode && l.GuardedLiveness.Equal(o.GuardedLiveness)
 }
 
 // DefaultService is the default of Kubernetes.Service.
@@ -239,6 +244,9 @@ func (k *Kubernetes) validate() error {
 	}
 	if n := k.Drain.MinServing; n < 0 {
 		errs = append(errs, &mesh.FieldError{Field: "Kubernetes.Drain.MinServing", Value: strconv.Itoa(n), Allowed: "must be 0, for no limit, or more"})
+	}
+	if m := k.FreezeMode; m != "" && !slices.Contains(freeze.Modes(), m) {
+		errs = append(errs, &mesh.FieldError{Field: "Kubernetes.FreezeMode", Value: string(m), Allowed: freeze.AllowedMode})
 	}
 	return errors.Join(append(errs, validateGuardedLiveness(k.GuardedLiveness), k.validateReplica(), k.Injection.Validate())...)
 }

@@ -70,6 +70,9 @@ type connection struct {
 	// decisions are what this replica has decided about restarts, for the others; restartReport answers sondectl. Both are nil if none are granted.
 	decisions     func(peers.DecisionFilter) peers.Decisions
 	restartReport admin.Restarts
+	// frozen says why nothing may follow from silence, freeze freezes and thaws zones for sondectl. Both are nil where there are none.
+	frozen func() string
+	freeze func(context.Context, *adminv1.FreezeZoneRequest) (*adminv1.FreezeZoneResponse, error)
 	// servingWaits are what else a rotation of the serving CA waits for, see rotation.ServingOptions.
 	servingWaits []func(context.Context, serving.Rotation) []string
 }

@@ -211,6 +211,32 @@ func TestHeldEndpoints(t *testing.T) {
 	}
 }
 
+// TestFrozenEndpoints checks that an endpoint which is not as Kubernetes says tells that, unless something else speaks against it.
+func TestFrozenEndpoints(t *testing.T) {
+	no, yes := false, true
+	pod := func(name, address string) *mesh.Dataplane {
+		d := dataplane(name, address, "")
+		d.Identity = mesh.Identity{Path: "/ns/shop/sa/api", Instance: name}
+		return d
+	}
+	s := named("api", endpoint{"10.0.0.1", "api-1", nil}, endpoint{"10.0.0.2", "api-2", &mesh.EndpointHealth{Ready: &no, Serving: &yes}},
+		endpoint{"10.0.0.3", "api-3", nil}, endpoint{"10.0.0.4", "api-4", nil}, endpoint{"10.0.0.5", "", &mesh.EndpointHealth{Ready: &no, Serving: &yes}})
+	for i := range s.Spec.Endpoints {
+		s.Spec.Endpoints[i].Frozen = true
+	}
+	b := set(pod("api-1", "10.0.0.1"), pod("api-2", "10.0.0.2"), pod("api-3", "10.0.0.3"), s)
+	b.Observe("default/api-3", mesh.Observation{Joined: true, Held: true})
+	_, built := mustBuild(t, b).After.Service("default/api")
+	var got []InboundHealth
+	for _, e := range built.Endpoints {
+		got = append(got, InboundHealth{e.Health, e.Reason})
+	}
+	want := []InboundHealth{{Ready, Frozen}, {Draining, Frozen}, {Draining, LivenessHeld}, {NotReady, UnknownDataplane}, {Draining, Frozen}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("endpoints (-want +got):\n%s", diff)
+	}
+}
+
 // TestHeadlessService checks that a headless service is reached at each of its endpoints, ready or not.
 func TestHeadlessService(t *testing.T) {
 	no := false

@@ -79,7 +79,9 @@ func (p *Peers) CheckDuplicate(ctx context.Context, replica string, proxy mesh.I
 // Streams returns the ADS streams of the other replicas, and the names of those that have not answered, sorted.
 func (p *Peers) Streams(ctx context.Context) (streams map[mesh.ID][]*adminv1.Stream, missing []string) {
 	streams = map[mesh.ID][]*adminv1.Stream{}
-	answers, missing := askAll(ctx, p, p.listStreams)
+	answers, missing := askAll(ctx, p, func(ctx context.Context, replica string) ([]*peerv1.ListStreamsPart, error) {
+		return p.listStreams(ctx, replica, &peerv1.ListStreamsRequest{})
+	})
 	for _, parts := range answers {
 		for _, part := range parts {
 			streams[part.GetProxy()] = append(streams[part.GetProxy()], part.GetStreams()...)
@@ -120,12 +122,12 @@ func askAll[T any](ctx context.Context, p *Peers, ask func(ctx context.Context, 
 	return answers, missing
 }
 
-func (p *Peers) listStreams(ctx context.Context, replica string) ([]*peerv1.ListStreamsPart, error) {
+func (p *Peers) listStreams(ctx context.Context, replica string, r *peerv1.ListStreamsRequest) ([]*peerv1.ListStreamsPart, error) {
 	client, err := p.client(replica)
 	if err != nil {
 		return nil, err
 	}
-	stream, err := client.ListStreams(ctx, &peerv1.ListStreamsRequest{})
+	stream, err := client.ListStreams(ctx, r)
 	if err != nil {
 		return nil, err //nolint:wrapcheck // it is a status
 	}

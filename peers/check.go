@@ -33,6 +33,8 @@ func checkMessage(m *peerv1.ReportMessage) error {
 		c.id("forgotten", m.Forgotten)
 	case *peerv1.ReportMessage_Replica:
 		c.replica(m.Replica)
+	case *peerv1.ReportMessage_Freeze:
+		c.freeze(m.Freeze)
 	}
 	if c.err != nil {
 		return status.Error(codes.InvalidArgument, c.err.Error())

@@ -66,6 +66,7 @@ type Options struct {
 type Peers struct {
 	o       Options
 	local   Local
+	freeze  Freeze // nil for none
 	hello   *peerv1.Hello
 	metrics *metrics
 	wake    chan struct{} // sent to when followed has changed

@@ -226,6 +226,12 @@ func (r *receiver) take(m *peerv1.ReportMessage) error {
 		}
 		return err
 	}
+	if f := m.GetFreeze(); f != nil && r.peers.freeze != nil {
+		if err := r.peers.freeze.Hear(f); err != nil {
+			_ = r.peers.refuse(r.heard.hello.GetReplica(), err) // what it says of proxies counts nevertheless
+		}
+		return nil
+	}
 	ids, replica, err := r.change(m)
 	for _, id := range ids {
 		r.peers.local.Heard(id)

@@ -45,6 +45,8 @@ type sender struct {
 	// owed is what the replica has been sent and has not taken yet.
 	owed         map[mesh.ID]owed
 	replicaDirty bool
+	// freezeDirty is that the verdict of freeze.go is to be sent.
+	freezeDirty bool
 }
 
 type owed struct {
@@ -214,7 +216,7 @@ func (p *Peers) beginSnapshot(ctx context.Context, s *sender) {
 	}
 	clear(s.owed)
 	known := s.err != nil
-	s.replicaDirty, s.connected, s.err = true, true, nil
+	s.replicaDirty, s.freezeDirty, s.connected, s.err = true, true, true, nil
 	p.mu.Unlock()
 	if known {
 		p.o.Logger.InfoContext(ctx, "replica reached", "replica", s.name, "address", s.address)
@@ -224,13 +226,16 @@ func (p *Peers) beginSnapshot(ctx context.Context, s *sender) {
 // next takes what is to be sent now.
 func (p *Peers) next(s *sender) []*peerv1.ReportMessage {
 	p.mu.Lock()
-	dirty, version, replica := s.dirty, p.changes+1, s.replicaDirty // what is read from now on has all changes until now
-	s.dirty, s.replicaDirty = map[mesh.ID]time.Time{}, false
+	dirty, version, replica, freeze := s.dirty, p.changes+1, s.replicaDirty, s.freezeDirty // what is read from now on has all changes until now
+	s.dirty, s.replicaDirty, s.freezeDirty = map[mesh.ID]time.Time{}, false, false
 	for id, since := range dirty {
 		s.owed[id] = owed{version, since} // until it is known that the other replica need not answer
 	}
 	p.mu.Unlock()
 	var messages []*peerv1.ReportMessage
+	if freeze {
+		messages = p.freezeMessages()
+	}
 	if replica {
 		messages = append(messages, &peerv1.ReportMessage{Message: &peerv1.ReportMessage_Replica{Replica: p.local.Replica()}})
 	}

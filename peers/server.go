@@ -115,8 +115,11 @@ func (s *service) CheckDuplicate(ctx context.Context, r *peerv1.CheckDuplicateRe
 }
 
 // ListStreams implements peerv1.PeerServiceServer.
-func (s *service) ListStreams(_ *peerv1.ListStreamsRequest, stream peerv1.PeerService_ListStreamsServer) error {
+func (s *service) ListStreams(r *peerv1.ListStreamsRequest, stream peerv1.PeerService_ListStreamsServer) error {
 	for id, streams := range s.peers.local.Streams() {
+		if r.GetProxiesOnly() {
+			streams = nil
+		}
 		if err := stream.Send(&peerv1.ListStreamsPart{Proxy: id, Streams: streams}); err != nil {
 			return err
 		}

@@ -27,6 +27,7 @@ const (
 	ReasonSuspended     Reason = "suspended"
 	ReasonBlacklisted   Reason = "blacklisted"
 	ReasonGrantedBefore Reason = "granted_before"
+	ReasonFrozen        Reason = "frozen"
 	ReasonBreaker       Reason = "breaker_open"
 	ReasonGlobalLimit   Reason = "per_minute"
 	ReasonNodeLimit     Reason = "per_node_per_minute"
@@ -88,6 +89,8 @@ func (d Decision) text() string {
 		return fmt.Sprintf("the container asks with restart count %d, but has %d", d.Count, d.Limit)
 	case ReasonBlacklisted:
 		return d.Source + " is on the blacklist"
+	case ReasonFrozen:
+		return "the mesh is frozen: " + d.Source
 	case ReasonBreaker:
 		return "the breaker is open: " + d.Source
 	case ReasonGlobalLimit, ReasonNodeLimit, ReasonBudgetLimit:

@@ -11,6 +11,8 @@ import (
 type Input struct {
 	// Settings must be valid.
 	Settings Settings
+	// Frozen says why most of what is to be counted may not be seen, so that nothing is granted; "" if it is seen.
+	Frozen string
 	// Workloads that have guarded containers. The workload of a pod does not change.
 	Workloads map[WorkloadID]*Workload
 	// Guarded is the number of all guarded containers, but those of Native pods.

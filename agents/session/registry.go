@@ -80,8 +80,12 @@ func (s *Sessions) inTurn(sess *session, do func() error) error {
 	}
 }
 
-// Silent reports whether a forced rotation skips the proxy, because it has had no session for silentAfter.
+// Silent reports whether a forced rotation skips the proxy, because it has had no session for silentAfter. None is skipped while most may only be out of
+// sight.
 func (s *Sessions) Silent(id mesh.ID) bool {
+	if s.o.Frozen() {
+		return false
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.connected(id) {

@@ -17,7 +17,7 @@ import (
 	"github.com/sonde-mesh/sonde/peers"
 )
 
-// Options of Sessions. All are required but ServingCA, ProbeFailed, Restarts, Registerer and Limits.
+// Options of Sessions. All are required but ServingCA, ProbeFailed, Restarts, Frozen, Registerer and Limits.
 type Options struct {
 	Authority *identity.Authority
 	// Observed gets what agents report.
@@ -37,6 +37,8 @@ type Options struct {
 	ProbeFailed func(ProbeFailure)
 	// Restarts says what agents are told of restarts. Default: none are granted, and agents tell the kubelet the truth.
 	Restarts Restarts
+	// Frozen reports whether nothing may follow from the silence of proxies. Default: something may.
+	Frozen func() bool
 	// Version of the control plane, to tell agents.
 	Version    string
 	Logger     *slog.Logger
@@ -88,6 +90,9 @@ type Sessions struct {
 
 // New returns Sessions without any.
 func New(o Options) (*Sessions, error) {
+	if o.Frozen == nil {
+		o.Frozen = func() bool { return false }
+	}
 	s := &Sessions{
 		o:          o,
 		started:    o.Now(),

@@ -53,6 +53,8 @@ type ServiceEndpoint struct {
 	// NodeName is the node of the endpoint. Default: the label sonde.dev/node of its Dataplane.
 	NodeName string          `json:"nodeName,omitempty"`
 	Health   *EndpointHealth `json:"health,omitempty"`
+	// Frozen says that Health is not what Kubernetes says, since the node and most others of its zone are not seen. No document has it.
+	Frozen bool `json:"-"`
 }
 
 // EndpointHealth is the health of an endpoint, with the meaning that the conditions of an EndpointSlice have. It alone decides

@@ -4,6 +4,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/controller/freeze"
 	"github.com/sonde-mesh/sonde/restartbudget"
 	"github.com/sonde-mesh/sonde/webhook"
 )
@@ -14,6 +15,7 @@ var words = map[string][]string{
 	"virtual-probes-mode": {string(mesh.ProbesUnified), string(mesh.ProbesPerPort)},
 	"sidecar-form":        {string(webhook.Native), string(webhook.Container)},
 	"store":               {"dir:", storeKubernetes},
+	flagFreezeMode:        {string(freeze.Enforce), string(freeze.DryRun), string(freeze.Off)},
 	flagGuardedMode:       {string(restartbudget.Enforce), string(restartbudget.DryRun), string(restartbudget.Off)},
 }
 

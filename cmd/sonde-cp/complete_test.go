@@ -13,6 +13,7 @@ func TestCompleteWords(t *testing.T) {
 		"level":   {"--log-level", "debug info warn error"},
 		"mode":    {"--virtual-probes-mode", "unified per-port"},
 		"guarded": {"--guarded-liveness-mode", "enforce dryRun off"},
+		"freeze":  {"--freeze-mode", "enforce dryRun off"},
 		"form":    {"--sidecar-form", "native container"},
 		"store":   {"--store", "dir: kubernetes"},
 		"version": {"version -o", "text json"},

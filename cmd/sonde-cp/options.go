@@ -49,6 +49,7 @@ var flagOf = map[string]string{
 	"Image":                     "--sidecar-image", "Sidecar": "--sidecar-form", "VirtualProbesPort": "--virtual-probes-port", "ProbesMode": "--virtual-probes-mode", "ControlPlane": "--control-plane-address",
 	"Resources.CPU": "--sidecar-cpu", "Resources.CPULimit": "--sidecar-cpu-limit", "Resources.Memory": "--sidecar-memory", "Resources.MemoryLimit": "--sidecar-memory-limit",
 	"Kubernetes.Drain.Taints": "--drain-taints", "Kubernetes.Drain.MinServing": "--min-serving",
+	"Kubernetes.FreezeMode":           "--" + flagFreezeMode,
 	"Kubernetes.GuardedLiveness.Mode": "--" + flagGuardedMode, "Kubernetes.GuardedLiveness.PerMinute": "--" + flagGuardedPerMinute, "Kubernetes.GuardedLiveness.PerNodePerMinute": "--" + flagGuardedPerNode,
 	"Kubernetes.GuardedLiveness.Blacklist.Namespaces": "--" + flagGuardedNamespaces, "Kubernetes.GuardedLiveness.Blacklist.Workloads": "--" + flagGuardedWorkloads, "Kubernetes.GuardedLiveness.Blacklist.Images": "--" + flagGuardedImages,
 	"Kubernetes.GuardedLiveness.Breaker.Workloads": "--" + flagBreakerWorkloads, "Kubernetes.GuardedLiveness.Breaker.Percent": "--" + flagBreakerPercent,
@@ -66,6 +67,7 @@ var nested = settings.Keys{
 	"kuma-labels":   "injection.",
 	flagGuardedMode: "guardedLiveness.mode", flagGuardedPerMinute: "guardedLiveness.perMinute", flagGuardedPerNode: "guardedLiveness.perNodePerMinute",
 	flagGuardedNamespaces: "guardedLiveness.blacklist.namespaces", flagGuardedWorkloads: "guardedLiveness.blacklist.workloads", flagGuardedImages: "guardedLiveness.blacklist.images",
+	flagFreezeMode:       "freeze.mode",
 	flagBreakerWorkloads: "guardedLiveness.breaker.workloads", flagBreakerPercent: "guardedLiveness.breaker.percent",
 }
 
@@ -106,6 +108,7 @@ func (o *options) addKubernetesFlags(flags *pflag.FlagSet) {
 	flags.StringSliceVar(&k.Drain.Taints, "drain-taints", nil, "`KEYS` of taints of nodes that go, beside those of the cluster autoscaler and Karpenter")
 	flags.IntVar(&k.Drain.MinServing, "min-serving", 1, "`NUMBER` of proxies of a Service that go on telling load balancers that they serve, whatever drains them; 0 for none")
 	addGuardedFlags(flags, &k.GuardedLiveness)
+	addFreezeFlags(flags, &k.FreezeMode)
 	flags.BoolVar(&o.kumaLabels, "kuma-labels", true, "read kuma.io/sidecar-injection; false where a Kuma in the cluster does")
 }
 
@@ -116,7 +119,7 @@ func (o *options) validate(flags *pflag.FlagSet) error {
 	o.ProbesMode = mesh.ProbesMode(o.probesMode)
 	errs := []error{mesh.RenameFields(o.Validate(), flagOf)}
 	// A variable of a script that is not set does not ask for the default.
-	for _, flag := range []string{"trust-domain", "bind-address", "namespace", "service-name", "sidecar-image", "sidecar-form", "virtual-probes-mode", flagGuardedMode} {
+	for _, flag := range []string{"trust-domain", "bind-address", "namespace", "service-name", "sidecar-image", "sidecar-form", "virtual-probes-mode", flagGuardedMode, flagFreezeMode} {
 		if flags.Lookup(flag).Value.String() == "" {
 			errs = append(errs, &mesh.FieldError{Field: "--" + flag, Allowed: "must not be empty"})
 		}

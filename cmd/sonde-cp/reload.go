@@ -32,11 +32,11 @@ type configFile struct {
 }
 
 // liveFlags are those whose keys may change while the control plane runs, see options.live.
-var liveFlags = append([]string{keyDrainAware}, guardedFlags...)
+var liveFlags = append([]string{keyDrainAware, flagFreezeMode}, guardedFlags...)
 
 // live returns what may change while the control plane runs.
 func (o *options) live() controlplane.Live {
-	return controlplane.Live{IgnoreNodes: !o.drainAware, GuardedLiveness: o.Kubernetes.GuardedLiveness}
+	return controlplane.Live{IgnoreNodes: !o.drainAware, GuardedLiveness: o.Kubernetes.GuardedLiveness, FreezeMode: o.Kubernetes.FreezeMode}
 }
 
 // follow passes on what changes in the file, until ctx ends. A file that is not valid changes nothing, and a key that cannot change while the control

@@ -304,6 +304,8 @@ func endpointNote(e *adminv1.Endpoint) string {
 		who += " (" + e.GetDataplane() + ")"
 	}
 	switch {
+	case e.GetReason() != "" && e.GetHealth() == adminv1.Endpoint_READY:
+		return fmt.Sprintf("%s: %s", who, e.GetReason())
 	case e.GetReason() != "":
 		return fmt.Sprintf("%s: %s: %s", stateText(e.GetHealth()), who, e.GetReason())
 	case e.GetHealth() == adminv1.Endpoint_DRAINING:

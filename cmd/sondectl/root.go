@@ -41,6 +41,7 @@ Change something:
   sondectl generate dataplane-token --name web-1 --workload web --valid-for 24h
   sondectl rotate ca --wait
   sondectl restarts release deployment/web -n shop  restart again what restarts have not helped
+  sondectl freeze --zone eu-west-1a                 keep its endpoints while its nodes are not seen, until sondectl thaw
 
 Keep new traffic from pods, with your rights in the cluster:
   sondectl drain node/worker-3                      until sondectl undrain node/worker-3
@@ -92,7 +93,7 @@ func (c *cli) root() *cobra.Command {
 		SilenceUsage:  true,
 	}
 	c.addConnectionFlags(root.PersistentFlags())
-	root.AddCommand(c.get(), c.inspect(), c.validate(), c.generate(), c.inject(), c.probes(), migration.Command(&c.out), watched.Command(&c.out), c.drain(), c.undrain(), c.rotate(), c.health(), c.why(), c.restarts(), c.config())
+	root.AddCommand(c.get(), c.inspect(), c.validate(), c.generate(), c.inject(), c.probes(), migration.Command(&c.out), watched.Command(&c.out), c.drain(), c.undrain(), c.rotate(), c.health(), c.why(), c.restarts(), c.freeze(), c.thaw(), c.config())
 	buildinfo.Add(root)
 	settings.Must(root.RegisterFlagCompletionFunc(flagContext, c.completeContexts))
 	settings.Install(root, settings.Options{

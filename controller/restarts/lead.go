@@ -164,7 +164,7 @@ func (l *leader) decide(ctx context.Context, now time.Time) {
 	l.refund(now, liveness)
 	l.markSpent(now)
 	in, pods := l.cluster.input(liveness)
-	in.Settings = *l.settings.Load()
+	in.Settings, in.Frozen = *l.settings.Load(), l.o.Frozen()
 	in.Requests = slices.DeleteFunc(in.Requests, func(r restartbudget.Request) bool { return now.Sub(l.refused[r.ContainerKey]) < pauseAfterRefusal })
 	result := l.state.Decide(now, in)
 	for _, g := range result.Changed {

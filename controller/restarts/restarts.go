@@ -68,6 +68,8 @@ type Options struct {
 	Namespaces func() map[string]bool
 	// WithoutGrants returns the pods whose agents are too old for grants, or nil.
 	WithoutGrants func() map[watch.Key]bool
+	// Frozen says why nothing may follow from silence, "" if something may. Default: something may.
+	Frozen func() string
 	// Record writes an event, later. It returns at once.
 	Record func(events.Event)
 	// Lease of the control plane, about which are the events that are about no workload.
@@ -107,6 +109,9 @@ type grant struct {
 
 // New returns Restarts. Nothing is read before Run. It panics if a metric is registered already.
 func New(o Options) *Restarts {
+	if o.Frozen == nil {
+		o.Frozen = func() string { return "" }
+	}
 	r := &Restarts{o: o, wake: make(chan struct{}, 1), plan: make(chan struct{}, 1), ofPod: map[watch.Key]map[watch.Key]*grant{}}
 	r.settings.Store(&o.Settings)
 	r.cluster = newCluster(o.Watching, o.Grants, r.clusterChanged, r.podChanged, o.Logger)

@@ -87,8 +87,15 @@ func (p *Pod) redirects(port uint32) bool {
 // address may be another pod's by now. drains says that it should get no new traffic.
 type findPod func(podRef) (p *Pod, gone, drains bool)
 
+// finder finds what is known of an endpoint beside its slice.
+type finder struct {
+	pod findPod
+	// keep says what becomes of an endpoint that the node controller may have taken away, and false for one that is as its slice says.
+	keep func(namespace string, e *sliceEndpoint, p *Pod) (kept, bool)
+}
+
 // servicesOf returns the Services of the mesh that a Service becomes, one for each port.
-func servicesOf(meshName string, key watch.Key, s *service, parts []*slice, find findPod) []*mesh.Service {
+func servicesOf(meshName string, key watch.Key, s *service, parts []*slice, find finder) []*mesh.Service {
 	var all []*mesh.Service
 	for _, port := range s.ports {
 		o := &mesh.Service{Meta: mesh.Meta{Mesh: meshName, Name: serviceName(key, port.port)}}
@@ -131,16 +138,19 @@ func addEndpoint(s *mesh.ServiceSpec, at map[string]int, e mesh.ServiceEndpoint)
 
 // endpointOf returns an endpoint, and false for a pod of the mesh that has ended: without its sidecar, plain text would go to the pod that
 // has its address now.
-func endpointOf(s *mesh.Service, namespace string, e *sliceEndpoint, port uint32, find findPod) (mesh.ServiceEndpoint, bool) {
+func endpointOf(s *mesh.Service, namespace string, e *sliceEndpoint, port uint32, find finder) (mesh.ServiceEndpoint, bool) {
 	r := mesh.ServiceEndpoint{Address: e.address, Port: port, NodeName: e.node}
 	if !e.ready {
 		r.Health = &mesh.EndpointHealth{Ready: new(bool), Serving: new(e.serving)}
 	}
-	p, gone, drains := find(e.ref(namespace))
+	p, gone, drains := find.pod(e.ref(namespace))
 	if gone {
 		return r, false
 	}
-	if e.ready && drains { // as one that terminates: it serves while there is no other
+	if k, is := find.keep(namespace, e, p); is {
+		r.Health, r.Frozen = k.health(), k.frozen
+	}
+	if r.Health.IsReady() && drains { // as one that terminates: it serves while there is no other
 		r.Health = &mesh.EndpointHealth{Ready: new(bool), Serving: new(true)}
 	}
 	if p != nil && p.Mesh == s.Mesh && p.redirects(port) {

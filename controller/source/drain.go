@@ -35,10 +35,16 @@ type Node struct {
 	Goes string
 	// Drain is why an administrator drains it, nil if none does.
 	Drain *string
+	// Zone is that of its label, "" if it has none.
+	Zone string
+	// Unknown says that its kubelet is not heard.
+	Unknown bool
 }
 
 func (o Drains) readNode(n *corev1.Node) (Node, bool) {
-	r := Node{Drain: annotation(n.Annotations, mesh.AnnotationDrain)}
+	r := Node{
+		Drain: annotation(n.Annotations, mesh.AnnotationDrain), Zone: intern(n.Labels[corev1.LabelTopologyZone]), Unknown: isUnknown(n),
+	}
 	switch {
 	case n.DeletionTimestamp != nil:
 		r.Goes = "it is being deleted"
@@ -73,7 +79,7 @@ func (s *Source) nodeChanged(key watch.Key, before, now *Node) {
 		} else {
 			delete(s.goneNodes, key.Name)
 		}
-		if before != nil || wasGone || *now != (Node{}) { // a new node has no pods that it could drain
+		if before != nil || wasGone || now.Goes != "" || now.Drain != nil || now.Unknown { // a new node has no pods that it could drain
 			d.nodes[key.Name] = struct{}{}
 		}
 	})
@@ -130,12 +136,12 @@ func (s *Source) drainOf(p *Pod) *mesh.Drain {
 	if p == nil || p.Ended {
 		return nil
 	}
-	d := mesh.Drain{Terminating: p.Terminating}
+	n := s.nodes.Get(watch.Key{Name: p.Node})
+	d := mesh.Drain{Terminating: p.Terminating && !s.stays(p, n)}
 	s.mu.Lock()
 	_, gone := s.goneNodes[p.Node]
 	ignored := s.ignoreNodes
 	s.mu.Unlock()
-	n := s.nodes.Get(watch.Key{Name: p.Node})
 	switch {
 	case ignored:
 	case gone:

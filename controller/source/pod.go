@@ -30,6 +30,8 @@ type Pod struct {
 	Reachable []string
 	// LBHealthPort is the port of its agent for load balancers, 0 for none.
 	LBHealthPort uint32
+	// Healthy says that the kubelet has said last that it is ready, Marked that it is not Ready nevertheless, see readiness.
+	Healthy, Marked bool
 	// Terminating says that it has a deletionTimestamp.
 	Terminating bool
 	// Drain is why an administrator drains it, nil if none does.
@@ -88,6 +90,7 @@ func readPod(p *corev1.Pod) (Pod, bool) {
 	}
 	r.Terminating, r.Drain = p.DeletionTimestamp != nil, drainAnnotation(p)
 	r.Owner = ownerOf(p)
+	r.Healthy, r.Marked = readiness(p)
 	for _, statuses := range [][]corev1.ContainerStatus{p.Status.InitContainerStatuses, p.Status.ContainerStatuses} {
 		for i := range statuses {
 			r.Restarts += statuses[i].RestartCount

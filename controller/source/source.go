@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
@@ -47,7 +48,9 @@ type Options struct {
 	// Held is called when proxies of a Service begin to serve on although their nodes or an administrator want them to drain. It must not
 	// block. TellHeld has it called again. Default none.
 	Held func(service watch.Key, uid types.UID, pods []string)
-	// Registerer for the metrics sonde_drain_*. Default none.
+	// Connected reports whether the agent of a proxy has a session, with any replica. Default: none has.
+	Connected func(proxy mesh.ID) bool
+	// Registerer for the metrics sonde_drain_* and sonde_frozen_endpoints. Default none.
 	Registerer prometheus.Registerer
 	// Logger, default none.
 	Logger *slog.Logger
@@ -66,6 +69,8 @@ type Source struct {
 	metrics    drainMetrics
 	wake       chan struct{}
 
+	frozenMetrics frozenMetrics
+
 	mu      sync.Mutex // guards what watches have changed since the last derive
 	missing int        // kinds whose first objects are not all there
 	dirty   dirty
@@ -74,6 +79,8 @@ type Source struct {
 	gone map[podRef]struct{}
 	// goneNodes are nodes that are no more, while a pod is still on one.
 	goneNodes map[string]struct{}
+	// frozen is what is to be kept, see Freeze.
+	frozen Kept
 	// ignoreNodes says that no node is a reason to drain.
 	ignoreNodes bool
 
@@ -83,7 +90,10 @@ type Source struct {
 	proxy  map[watch.Key]mesh.Key   // by pod: its Dataplane
 	held   map[watch.Key]serving    // by Service: which of its pods serve on
 	drains map[watch.Key]*mesh.Drain
-	synced bool
+	// keeping is the frozen by which is derived, kept the endpoints that were taken away.
+	keeping Kept
+	kept    map[podRef]kept
+	synced  bool
 }
 
 // dirty are the objects that have to be derived again.
@@ -115,6 +125,9 @@ func New(o Options) *Source {
 	if o.MeshChanged == nil {
 		o.MeshChanged = func(string) {}
 	}
+	if o.Connected == nil {
+		o.Connected = func(mesh.ID) bool { return false }
+	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -122,7 +135,7 @@ func New(o Options) *Source {
 		o: o, wake: make(chan struct{}, 1), missing: 5, dirty: newDirty(), byUID: map[types.UID]watch.Key{},
 		gone: map[podRef]struct{}{}, index: newIndex(), passed: map[watch.Key][]mesh.Key{}, proxy: map[watch.Key]mesh.Key{},
 		goneNodes: map[string]struct{}{}, held: map[watch.Key]serving{}, drains: map[watch.Key]*mesh.Drain{}, metrics: newDrainMetrics(o.Registerer),
-		ignoreNodes: o.Drains.IgnoreNodes,
+		ignoreNodes: o.Drains.IgnoreNodes, kept: map[podRef]kept{}, frozenMetrics: newFrozenMetrics(o.Registerer),
 	}
 	s.pods = watch.New(watch.Kind[*corev1.Pod, Pod]{
 		Client: o.Client.CoreV1().RESTClient(), Resource: "pods", Labels: mesh.LabelMesh, New: &corev1.Pod{},
@@ -160,10 +173,14 @@ func (s *Source) Run(ctx context.Context) error {
 	group.Go(func() error { return s.namespaces.Run(ctx) })
 	group.Go(func() error { return s.nodes.Run(ctx) })
 	group.Go(func() error {
+		recheck := time.NewTicker(recheckEvery)
+		defer recheck.Stop()
 		for {
 			select {
 			case <-ctx.Done():
 				return nil
+			case <-recheck.C:
+				s.recheck()
 			case <-s.wake:
 				s.o.Loop.Begin()
 				s.derive()
@@ -204,6 +221,12 @@ func (s *Source) Lost() watch.Loss {
 
 func (s *Source) podChanged(key watch.Key, before, now *Pod) {
 	s.mark(func(d *dirty) {
+		if before != nil && now != nil && before.sameButReadiness(now) {
+			if n := s.nodes.Get(watch.Key{Name: now.Node}); before.Marked || now.Marked || n != nil && n.Unknown { // else the slice alone says it
+				d.refs[podRef{now.UID, key}] = struct{}{}
+			}
+			return
+		}
 		d.pods[key] = struct{}{}
 		if before != nil {
 			was := podRef{before.UID, key}
@@ -242,7 +265,7 @@ func (s *Source) take() (dirty, bool) {
 		return dirty{}, false
 	}
 	d := s.dirty
-	s.dirty = newDirty()
+	s.dirty, s.keeping = newDirty(), s.frozen
 	return d, true
 }
 
@@ -260,6 +283,7 @@ func (s *Source) derive() {
 		s.missNodes()
 	}
 	s.podsOfNodes(&d)
+	s.servicesOfNodes(&d)
 	for ref := range d.refs {
 		s.index.servicesOfPod(ref, &d)
 	}
@@ -280,6 +304,7 @@ func (s *Source) derive() {
 		s.o.Builder.Delete(s.o.Name, key)
 	}
 	s.forget(&d)
+	s.forgetKept()
 	if !s.synced {
 		s.synced = true
 		s.o.Logger.Info("cluster read", "pods", s.pods.Len(), "services", s.services.Len(), "endpointSlices", s.slices.Len())
@@ -345,7 +370,7 @@ func (s *Source) deriveService(key watch.Key) {
 				parts = append(parts, part)
 			}
 		}
-		for _, o := range servicesOf(s.Namespace(key.Namespace).Mesh(), key, record, parts, s.podOf) {
+		for _, o := range servicesOf(s.Namespace(key.Namespace).Mesh(), key, record, parts, finder{s.podOf, s.keep}) {
 			now = append(now, o.Key())
 			s.o.Builder.Set(s.o.Name, o)
 		}

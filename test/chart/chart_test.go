@@ -67,6 +67,7 @@ func TestWrongValuesAreNamed(t *testing.T) {
 		"a CA from nowhere":       {"--set=webhook.certificate.injectCAFrom=a/b", "webhook.certificate.secretName: must be the Secret"},
 		"a quantity that is none": {"--set=config.runtime.kubernetes.injector.sidecarMemory=128MB", "/config/runtime/kubernetes/injector/sidecarMemory': '128MB' does not match pattern"},
 		"a negative quantity":     {"--set=config.runtime.kubernetes.injector.sidecarCpuLimit=-1", "/config/runtime/kubernetes/injector/sidecarCpuLimit': exclusiveMinimum: got -1, want 0"},
+		"a freeze that is none":   {"--set=config.freeze.mode=on", "/config/freeze/mode': value must be one of 'enforce', 'dryRun', 'off'"},
 		"a mode that is none":     {"--set=config.guardedLiveness.mode=on", "/config/guardedLiveness/mode': value must be one of 'enforce', 'dryRun', 'off'"},
 		"off without quotes":      {"--set-json=config.guardedLiveness.mode=false", "/config/guardedLiveness/mode': value must be one of 'enforce', 'dryRun', 'off'"},
 		"a limit below zero":      {"--set=config.guardedLiveness.perMinute=-1", "/config/guardedLiveness/perMinute': minimum: got -1, want 0"},

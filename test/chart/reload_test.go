@@ -17,7 +17,7 @@ func TestWhatIsReadAgainRestartsNothing(t *testing.T) {
 	live := map[string]string{ // by key, another value than the default
 		"drainAwareHealthz": "false", "guardedLiveness.mode": "dryRun", "guardedLiveness.perMinute": "10", "guardedLiveness.perNodePerMinute": "2",
 		"guardedLiveness.blacklist.namespaces": "{kube-system}", "guardedLiveness.blacklist.workloads": "{Deployment/shop/web}",
-		"guardedLiveness.blacklist.images": "{redis}", "guardedLiveness.breaker.workloads": "5", "guardedLiveness.breaker.percent": "50",
+		"freeze.mode": "dryRun", "guardedLiveness.blacklist.images": "{redis}", "guardedLiveness.breaker.workloads": "5", "guardedLiveness.breaker.percent": "50",
 	}
 	file, template := rendered(t)
 	for key, value := range live {

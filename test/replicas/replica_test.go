@@ -10,6 +10,7 @@ import (
 
 	"github.com/sonde-mesh/sonde/agents"
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/controller/freeze"
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/test/virtual"
 )
@@ -24,6 +25,7 @@ type replica struct {
 	sim        *simulation
 	api        *virtual.Client
 	leads      atomic.Bool
+	freeze     *freeze.Freeze // nil if nothing judges whether the mesh is seen
 	stop       context.CancelFunc
 }
 
@@ -34,7 +36,9 @@ func startReplica(ctx context.Context, s *simulation, name, host string) (*repli
 	var err error
 	r.Replica, err = virtual.NewReplica(ctx, virtual.ReplicaOptions{
 		Name: name, Host: host, Network: s.network, Secrets: r.api, Tokens: tokens{}, Logger: r.log(), ConnectionAge: connectionAge, Late: r.api.Late,
-		Agents: func(v *virtual.Replica, o *agents.Options) { o.Leads, o.ServingCA = r.leads.Load, v.Serving },
+		Agents: func(v *virtual.Replica, o *agents.Options) {
+			o.Leads, o.ServingCA, o.Frozen = r.leads.Load, v.Serving, r.judge(v)
+		},
 	})
 	if err != nil {
 		r.stop()

@@ -43,6 +43,7 @@ type simulation struct {
 	bundles   bundles
 	epochs    bool   // without, agents know none
 	servingCA []byte // PEM
+	judged    bool   // whether the mesh is seen
 
 	objects  map[mesh.Key]mesh.Object
 	replicas map[string]*replica

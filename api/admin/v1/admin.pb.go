@@ -4330,6 +4330,123 @@ func (x *ReleaseRestartsResponse) GetReleased() uint32 {
 	return 0
 }
 
+type FreezeZoneRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As in the label topology.kubernetes.io/zone of nodes.
+	Zone string `protobuf:"bytes,1,opt,name=zone,proto3" json:"zone,omitempty"`
+	// It is to be thawed.
+	Thaw          bool `protobuf:"varint,2,opt,name=thaw,proto3" json:"thaw,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FreezeZoneRequest) Reset() {
+	*x = FreezeZoneRequest{}
+	mi := &file_admin_v1_admin_proto_msgTypes[57]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FreezeZoneRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FreezeZoneRequest) ProtoMessage() {}
+
+func (x *FreezeZoneRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_v1_admin_proto_msgTypes[57]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FreezeZoneRequest.ProtoReflect.Descriptor instead.
+func (*FreezeZoneRequest) Descriptor() ([]byte, []int) {
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{57}
+}
+
+func (x *FreezeZoneRequest) GetZone() string {
+	if x != nil {
+		return x.Zone
+	}
+	return ""
+}
+
+func (x *FreezeZoneRequest) GetThaw() bool {
+	if x != nil {
+		return x.Thaw
+	}
+	return false
+}
+
+type FreezeZoneResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How many percent of the endpoints that the node controller takes away are kept: 100 in a zone that is frozen, fewer while it thaws, 0 once it is thawed.
+	KeptPercent uint32 `protobuf:"varint,1,opt,name=kept_percent,json=keptPercent,proto3" json:"kept_percent,omitempty"`
+	// Since when it is frozen.
+	Since *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=since,proto3" json:"since,omitempty"`
+	// freeze.mode is dryRun: nothing is changed.
+	DryRun        bool `protobuf:"varint,3,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FreezeZoneResponse) Reset() {
+	*x = FreezeZoneResponse{}
+	mi := &file_admin_v1_admin_proto_msgTypes[58]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FreezeZoneResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FreezeZoneResponse) ProtoMessage() {}
+
+func (x *FreezeZoneResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_v1_admin_proto_msgTypes[58]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FreezeZoneResponse.ProtoReflect.Descriptor instead.
+func (*FreezeZoneResponse) Descriptor() ([]byte, []int) {
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{58}
+}
+
+func (x *FreezeZoneResponse) GetKeptPercent() uint32 {
+	if x != nil {
+		return x.KeptPercent
+	}
+	return 0
+}
+
+func (x *FreezeZoneResponse) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *FreezeZoneResponse) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
 var File_admin_v1_admin_proto protoreflect.FileDescriptor
 
 const file_admin_v1_admin_proto_rawDesc = "" +
@@ -4671,7 +4788,14 @@ const file_admin_v1_admin_proto_rawDesc = "" +
 	"\bworkload\x18\x02 \x01(\tR\bworkload\"Q\n" +
 	"\x17ReleaseRestartsResponse\x12\x1a\n" +
 	"\bworkload\x18\x01 \x01(\tR\bworkload\x12\x1a\n" +
-	"\breleased\x18\x02 \x01(\rR\breleased2\xa3\f\n" +
+	"\breleased\x18\x02 \x01(\rR\breleased\";\n" +
+	"\x11FreezeZoneRequest\x12\x12\n" +
+	"\x04zone\x18\x01 \x01(\tR\x04zone\x12\x12\n" +
+	"\x04thaw\x18\x02 \x01(\bR\x04thaw\"\x82\x01\n" +
+	"\x12FreezeZoneResponse\x12!\n" +
+	"\fkept_percent\x18\x01 \x01(\rR\vkeptPercent\x120\n" +
+	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x17\n" +
+	"\adry_run\x18\x03 \x01(\bR\x06dryRun2\xf8\f\n" +
 	"\fAdminService\x12S\n" +
 	"\n" +
 	"ListMeshes\x12!.sonde.admin.v1.ListMeshesRequest\x1a\".sonde.admin.v1.ListMeshesResponse\x12_\n" +
@@ -4689,7 +4813,9 @@ const file_admin_v1_admin_proto_rawDesc = "" +
 	"\x0eDrainDataplane\x12%.sonde.admin.v1.DrainDataplaneRequest\x1a&.sonde.admin.v1.DrainDataplaneResponse\x12Y\n" +
 	"\fListRestarts\x12#.sonde.admin.v1.ListRestartsRequest\x1a$.sonde.admin.v1.ListRestartsResponse\x12_\n" +
 	"\x0eExplainRestart\x12%.sonde.admin.v1.ExplainRestartRequest\x1a&.sonde.admin.v1.ExplainRestartResponse\x12b\n" +
-	"\x0fReleaseRestarts\x12&.sonde.admin.v1.ReleaseRestartsRequest\x1a'.sonde.admin.v1.ReleaseRestartsResponse\x12E\n" +
+	"\x0fReleaseRestarts\x12&.sonde.admin.v1.ReleaseRestartsRequest\x1a'.sonde.admin.v1.ReleaseRestartsResponse\x12S\n" +
+	"\n" +
+	"FreezeZone\x12!.sonde.admin.v1.FreezeZoneRequest\x1a\".sonde.admin.v1.FreezeZoneResponse\x12E\n" +
 	"\tGetHealth\x12 .sonde.admin.v1.GetHealthRequest\x1a\x16.sonde.admin.v1.HealthB2Z0github.com/sonde-mesh/sonde/api/admin/v1;adminv1b\x06proto3"
 
 var (
@@ -4705,7 +4831,7 @@ func file_admin_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_admin_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
-var file_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 57)
+var file_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 59)
 var file_admin_v1_admin_proto_goTypes = []any{
 	(Endpoint_Health)(0),                   // 0: sonde.admin.v1.Endpoint.Health
 	(AgentState_Phase)(0),                  // 1: sonde.admin.v1.AgentState.Phase
@@ -4770,15 +4896,17 @@ var file_admin_v1_admin_proto_goTypes = []any{
 	(*RestartGrant)(nil),                   // 60: sonde.admin.v1.RestartGrant
 	(*ReleaseRestartsRequest)(nil),         // 61: sonde.admin.v1.ReleaseRestartsRequest
 	(*ReleaseRestartsResponse)(nil),        // 62: sonde.admin.v1.ReleaseRestartsResponse
-	(*timestamppb.Timestamp)(nil),          // 63: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),            // 64: google.protobuf.Duration
+	(*FreezeZoneRequest)(nil),              // 63: sonde.admin.v1.FreezeZoneRequest
+	(*FreezeZoneResponse)(nil),             // 64: sonde.admin.v1.FreezeZoneResponse
+	(*timestamppb.Timestamp)(nil),          // 65: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),            // 66: google.protobuf.Duration
 }
 var file_admin_v1_admin_proto_depIdxs = []int32{
 	8,  // 0: sonde.admin.v1.Tail.problems:type_name -> sonde.admin.v1.Problem
 	6,  // 1: sonde.admin.v1.ListMeshesRequest.filter:type_name -> sonde.admin.v1.Filter
 	13, // 2: sonde.admin.v1.ListMeshesResponse.meshes:type_name -> sonde.admin.v1.Mesh
 	7,  // 3: sonde.admin.v1.ListMeshesResponse.tail:type_name -> sonde.admin.v1.Tail
-	63, // 4: sonde.admin.v1.Mesh.ca_expires:type_name -> google.protobuf.Timestamp
+	65, // 4: sonde.admin.v1.Mesh.ca_expires:type_name -> google.protobuf.Timestamp
 	6,  // 5: sonde.admin.v1.ListDataplanesRequest.filter:type_name -> sonde.admin.v1.Filter
 	16, // 6: sonde.admin.v1.ListDataplanesResponse.dataplanes:type_name -> sonde.admin.v1.Dataplane
 	7,  // 7: sonde.admin.v1.ListDataplanesResponse.tail:type_name -> sonde.admin.v1.Tail
@@ -4793,7 +4921,7 @@ var file_admin_v1_admin_proto_depIdxs = []int32{
 	7,  // 16: sonde.admin.v1.ListMeshServicesResponse.tail:type_name -> sonde.admin.v1.Tail
 	24, // 17: sonde.admin.v1.MeshService.ports:type_name -> sonde.admin.v1.MeshServicePort
 	0,  // 18: sonde.admin.v1.Endpoint.health:type_name -> sonde.admin.v1.Endpoint.Health
-	63, // 19: sonde.admin.v1.Endpoint.agent_lost_since:type_name -> google.protobuf.Timestamp
+	65, // 19: sonde.admin.v1.Endpoint.agent_lost_since:type_name -> google.protobuf.Timestamp
 	6,  // 20: sonde.admin.v1.ListProxiesRequest.filter:type_name -> sonde.admin.v1.Filter
 	28, // 21: sonde.admin.v1.ListProxiesResponse.proxies:type_name -> sonde.admin.v1.Proxy
 	7,  // 22: sonde.admin.v1.ListProxiesResponse.tail:type_name -> sonde.admin.v1.Tail
@@ -4801,85 +4929,88 @@ var file_admin_v1_admin_proto_depIdxs = []int32{
 	31, // 24: sonde.admin.v1.Proxy.streams:type_name -> sonde.admin.v1.Stream
 	29, // 25: sonde.admin.v1.Proxy.agent_state:type_name -> sonde.admin.v1.AgentState
 	1,  // 26: sonde.admin.v1.AgentState.phase:type_name -> sonde.admin.v1.AgentState.Phase
-	63, // 27: sonde.admin.v1.AgentState.since:type_name -> google.protobuf.Timestamp
-	63, // 28: sonde.admin.v1.Agent.connected_since:type_name -> google.protobuf.Timestamp
-	63, // 29: sonde.admin.v1.Agent.certificate_expires:type_name -> google.protobuf.Timestamp
-	63, // 30: sonde.admin.v1.Stream.connected_since:type_name -> google.protobuf.Timestamp
+	65, // 27: sonde.admin.v1.AgentState.since:type_name -> google.protobuf.Timestamp
+	65, // 28: sonde.admin.v1.Agent.connected_since:type_name -> google.protobuf.Timestamp
+	65, // 29: sonde.admin.v1.Agent.certificate_expires:type_name -> google.protobuf.Timestamp
+	65, // 30: sonde.admin.v1.Stream.connected_since:type_name -> google.protobuf.Timestamp
 	32, // 31: sonde.admin.v1.Stream.types:type_name -> sonde.admin.v1.TypeStatus
 	33, // 32: sonde.admin.v1.TypeStatus.nacks:type_name -> sonde.admin.v1.Nack
-	63, // 33: sonde.admin.v1.Nack.at:type_name -> google.protobuf.Timestamp
-	64, // 34: sonde.admin.v1.GenerateDataplaneTokenRequest.valid_for:type_name -> google.protobuf.Duration
-	63, // 35: sonde.admin.v1.GenerateDataplaneTokenResponse.expires:type_name -> google.protobuf.Timestamp
+	65, // 33: sonde.admin.v1.Nack.at:type_name -> google.protobuf.Timestamp
+	66, // 34: sonde.admin.v1.GenerateDataplaneTokenRequest.valid_for:type_name -> google.protobuf.Duration
+	65, // 35: sonde.admin.v1.GenerateDataplaneTokenResponse.expires:type_name -> google.protobuf.Timestamp
 	2,  // 36: sonde.admin.v1.Rotation.step:type_name -> sonde.admin.v1.Rotation.Step
 	46, // 37: sonde.admin.v1.Rotation.waiting:type_name -> sonde.admin.v1.Waiting
 	45, // 38: sonde.admin.v1.Rotation.replicas:type_name -> sonde.admin.v1.WaitingReplica
 	46, // 39: sonde.admin.v1.Rotation.missed:type_name -> sonde.admin.v1.Waiting
-	63, // 40: sonde.admin.v1.Waiting.certificate_expires:type_name -> google.protobuf.Timestamp
+	65, // 40: sonde.admin.v1.Waiting.certificate_expires:type_name -> google.protobuf.Timestamp
 	49, // 41: sonde.admin.v1.Health.checks:type_name -> sonde.admin.v1.HealthCheck
 	3,  // 42: sonde.admin.v1.HealthCheck.status:type_name -> sonde.admin.v1.HealthCheck.Status
-	63, // 43: sonde.admin.v1.HealthCheck.at:type_name -> google.protobuf.Timestamp
-	64, // 44: sonde.admin.v1.HealthCheck.took:type_name -> google.protobuf.Duration
+	65, // 43: sonde.admin.v1.HealthCheck.at:type_name -> google.protobuf.Timestamp
+	66, // 44: sonde.admin.v1.HealthCheck.took:type_name -> google.protobuf.Duration
 	50, // 45: sonde.admin.v1.HealthCheck.changes:type_name -> sonde.admin.v1.HealthChange
-	63, // 46: sonde.admin.v1.HealthChange.at:type_name -> google.protobuf.Timestamp
+	65, // 46: sonde.admin.v1.HealthChange.at:type_name -> google.protobuf.Timestamp
 	3,  // 47: sonde.admin.v1.HealthChange.status:type_name -> sonde.admin.v1.HealthCheck.Status
 	54, // 48: sonde.admin.v1.ListRestartsResponse.restarts:type_name -> sonde.admin.v1.Restart
 	53, // 49: sonde.admin.v1.ListRestartsResponse.round:type_name -> sonde.admin.v1.RestartRound
 	7,  // 50: sonde.admin.v1.ListRestartsResponse.tail:type_name -> sonde.admin.v1.Tail
-	63, // 51: sonde.admin.v1.RestartRound.at:type_name -> google.protobuf.Timestamp
+	65, // 51: sonde.admin.v1.RestartRound.at:type_name -> google.protobuf.Timestamp
 	4,  // 52: sonde.admin.v1.Restart.state:type_name -> sonde.admin.v1.Restart.State
-	63, // 53: sonde.admin.v1.Restart.since:type_name -> google.protobuf.Timestamp
+	65, // 53: sonde.admin.v1.Restart.since:type_name -> google.protobuf.Timestamp
 	55, // 54: sonde.admin.v1.Restart.decision:type_name -> sonde.admin.v1.RestartDecision
 	29, // 55: sonde.admin.v1.ExplainRestartResponse.agent:type_name -> sonde.admin.v1.AgentState
 	58, // 56: sonde.admin.v1.ExplainRestartResponse.containers:type_name -> sonde.admin.v1.GuardedContainer
 	59, // 57: sonde.admin.v1.ExplainRestartResponse.workload:type_name -> sonde.admin.v1.RestartWorkload
 	53, // 58: sonde.admin.v1.ExplainRestartResponse.round:type_name -> sonde.admin.v1.RestartRound
 	5,  // 59: sonde.admin.v1.GuardedContainer.check:type_name -> sonde.admin.v1.GuardedContainer.Check
-	63, // 60: sonde.admin.v1.GuardedContainer.since:type_name -> google.protobuf.Timestamp
+	65, // 60: sonde.admin.v1.GuardedContainer.since:type_name -> google.protobuf.Timestamp
 	54, // 61: sonde.admin.v1.GuardedContainer.restart:type_name -> sonde.admin.v1.Restart
 	60, // 62: sonde.admin.v1.RestartWorkload.grants:type_name -> sonde.admin.v1.RestartGrant
-	63, // 63: sonde.admin.v1.RestartGrant.granted:type_name -> google.protobuf.Timestamp
-	63, // 64: sonde.admin.v1.RestartGrant.spent:type_name -> google.protobuf.Timestamp
-	63, // 65: sonde.admin.v1.RestartGrant.ended:type_name -> google.protobuf.Timestamp
-	63, // 66: sonde.admin.v1.RestartGrant.judged:type_name -> google.protobuf.Timestamp
-	11, // 67: sonde.admin.v1.AdminService.ListMeshes:input_type -> sonde.admin.v1.ListMeshesRequest
-	14, // 68: sonde.admin.v1.AdminService.ListDataplanes:input_type -> sonde.admin.v1.ListDataplanesRequest
-	18, // 69: sonde.admin.v1.AdminService.ListServices:input_type -> sonde.admin.v1.ListServicesRequest
-	21, // 70: sonde.admin.v1.AdminService.ListMeshServices:input_type -> sonde.admin.v1.ListMeshServicesRequest
-	26, // 71: sonde.admin.v1.AdminService.ListProxies:input_type -> sonde.admin.v1.ListProxiesRequest
-	34, // 72: sonde.admin.v1.AdminService.InspectDataplane:input_type -> sonde.admin.v1.InspectDataplaneRequest
-	36, // 73: sonde.admin.v1.AdminService.InspectEnvoy:input_type -> sonde.admin.v1.InspectEnvoyRequest
-	38, // 74: sonde.admin.v1.AdminService.GenerateDataplaneToken:input_type -> sonde.admin.v1.GenerateDataplaneTokenRequest
-	40, // 75: sonde.admin.v1.AdminService.RotateCA:input_type -> sonde.admin.v1.RotateCARequest
-	41, // 76: sonde.admin.v1.AdminService.GetRotation:input_type -> sonde.admin.v1.GetRotationRequest
-	42, // 77: sonde.admin.v1.AdminService.RotateServingCA:input_type -> sonde.admin.v1.RotateServingCARequest
-	43, // 78: sonde.admin.v1.AdminService.GetServingRotation:input_type -> sonde.admin.v1.GetServingRotationRequest
-	9,  // 79: sonde.admin.v1.AdminService.DrainDataplane:input_type -> sonde.admin.v1.DrainDataplaneRequest
-	51, // 80: sonde.admin.v1.AdminService.ListRestarts:input_type -> sonde.admin.v1.ListRestartsRequest
-	56, // 81: sonde.admin.v1.AdminService.ExplainRestart:input_type -> sonde.admin.v1.ExplainRestartRequest
-	61, // 82: sonde.admin.v1.AdminService.ReleaseRestarts:input_type -> sonde.admin.v1.ReleaseRestartsRequest
-	47, // 83: sonde.admin.v1.AdminService.GetHealth:input_type -> sonde.admin.v1.GetHealthRequest
-	12, // 84: sonde.admin.v1.AdminService.ListMeshes:output_type -> sonde.admin.v1.ListMeshesResponse
-	15, // 85: sonde.admin.v1.AdminService.ListDataplanes:output_type -> sonde.admin.v1.ListDataplanesResponse
-	19, // 86: sonde.admin.v1.AdminService.ListServices:output_type -> sonde.admin.v1.ListServicesResponse
-	22, // 87: sonde.admin.v1.AdminService.ListMeshServices:output_type -> sonde.admin.v1.ListMeshServicesResponse
-	27, // 88: sonde.admin.v1.AdminService.ListProxies:output_type -> sonde.admin.v1.ListProxiesResponse
-	35, // 89: sonde.admin.v1.AdminService.InspectDataplane:output_type -> sonde.admin.v1.InspectDataplaneResponse
-	37, // 90: sonde.admin.v1.AdminService.InspectEnvoy:output_type -> sonde.admin.v1.InspectEnvoyPart
-	39, // 91: sonde.admin.v1.AdminService.GenerateDataplaneToken:output_type -> sonde.admin.v1.GenerateDataplaneTokenResponse
-	44, // 92: sonde.admin.v1.AdminService.RotateCA:output_type -> sonde.admin.v1.Rotation
-	44, // 93: sonde.admin.v1.AdminService.GetRotation:output_type -> sonde.admin.v1.Rotation
-	44, // 94: sonde.admin.v1.AdminService.RotateServingCA:output_type -> sonde.admin.v1.Rotation
-	44, // 95: sonde.admin.v1.AdminService.GetServingRotation:output_type -> sonde.admin.v1.Rotation
-	10, // 96: sonde.admin.v1.AdminService.DrainDataplane:output_type -> sonde.admin.v1.DrainDataplaneResponse
-	52, // 97: sonde.admin.v1.AdminService.ListRestarts:output_type -> sonde.admin.v1.ListRestartsResponse
-	57, // 98: sonde.admin.v1.AdminService.ExplainRestart:output_type -> sonde.admin.v1.ExplainRestartResponse
-	62, // 99: sonde.admin.v1.AdminService.ReleaseRestarts:output_type -> sonde.admin.v1.ReleaseRestartsResponse
-	48, // 100: sonde.admin.v1.AdminService.GetHealth:output_type -> sonde.admin.v1.Health
-	84, // [84:101] is the sub-list for method output_type
-	67, // [67:84] is the sub-list for method input_type
-	67, // [67:67] is the sub-list for extension type_name
-	67, // [67:67] is the sub-list for extension extendee
-	0,  // [0:67] is the sub-list for field type_name
+	65, // 63: sonde.admin.v1.RestartGrant.granted:type_name -> google.protobuf.Timestamp
+	65, // 64: sonde.admin.v1.RestartGrant.spent:type_name -> google.protobuf.Timestamp
+	65, // 65: sonde.admin.v1.RestartGrant.ended:type_name -> google.protobuf.Timestamp
+	65, // 66: sonde.admin.v1.RestartGrant.judged:type_name -> google.protobuf.Timestamp
+	65, // 67: sonde.admin.v1.FreezeZoneResponse.since:type_name -> google.protobuf.Timestamp
+	11, // 68: sonde.admin.v1.AdminService.ListMeshes:input_type -> sonde.admin.v1.ListMeshesRequest
+	14, // 69: sonde.admin.v1.AdminService.ListDataplanes:input_type -> sonde.admin.v1.ListDataplanesRequest
+	18, // 70: sonde.admin.v1.AdminService.ListServices:input_type -> sonde.admin.v1.ListServicesRequest
+	21, // 71: sonde.admin.v1.AdminService.ListMeshServices:input_type -> sonde.admin.v1.ListMeshServicesRequest
+	26, // 72: sonde.admin.v1.AdminService.ListProxies:input_type -> sonde.admin.v1.ListProxiesRequest
+	34, // 73: sonde.admin.v1.AdminService.InspectDataplane:input_type -> sonde.admin.v1.InspectDataplaneRequest
+	36, // 74: sonde.admin.v1.AdminService.InspectEnvoy:input_type -> sonde.admin.v1.InspectEnvoyRequest
+	38, // 75: sonde.admin.v1.AdminService.GenerateDataplaneToken:input_type -> sonde.admin.v1.GenerateDataplaneTokenRequest
+	40, // 76: sonde.admin.v1.AdminService.RotateCA:input_type -> sonde.admin.v1.RotateCARequest
+	41, // 77: sonde.admin.v1.AdminService.GetRotation:input_type -> sonde.admin.v1.GetRotationRequest
+	42, // 78: sonde.admin.v1.AdminService.RotateServingCA:input_type -> sonde.admin.v1.RotateServingCARequest
+	43, // 79: sonde.admin.v1.AdminService.GetServingRotation:input_type -> sonde.admin.v1.GetServingRotationRequest
+	9,  // 80: sonde.admin.v1.AdminService.DrainDataplane:input_type -> sonde.admin.v1.DrainDataplaneRequest
+	51, // 81: sonde.admin.v1.AdminService.ListRestarts:input_type -> sonde.admin.v1.ListRestartsRequest
+	56, // 82: sonde.admin.v1.AdminService.ExplainRestart:input_type -> sonde.admin.v1.ExplainRestartRequest
+	61, // 83: sonde.admin.v1.AdminService.ReleaseRestarts:input_type -> sonde.admin.v1.ReleaseRestartsRequest
+	63, // 84: sonde.admin.v1.AdminService.FreezeZone:input_type -> sonde.admin.v1.FreezeZoneRequest
+	47, // 85: sonde.admin.v1.AdminService.GetHealth:input_type -> sonde.admin.v1.GetHealthRequest
+	12, // 86: sonde.admin.v1.AdminService.ListMeshes:output_type -> sonde.admin.v1.ListMeshesResponse
+	15, // 87: sonde.admin.v1.AdminService.ListDataplanes:output_type -> sonde.admin.v1.ListDataplanesResponse
+	19, // 88: sonde.admin.v1.AdminService.ListServices:output_type -> sonde.admin.v1.ListServicesResponse
+	22, // 89: sonde.admin.v1.AdminService.ListMeshServices:output_type -> sonde.admin.v1.ListMeshServicesResponse
+	27, // 90: sonde.admin.v1.AdminService.ListProxies:output_type -> sonde.admin.v1.ListProxiesResponse
+	35, // 91: sonde.admin.v1.AdminService.InspectDataplane:output_type -> sonde.admin.v1.InspectDataplaneResponse
+	37, // 92: sonde.admin.v1.AdminService.InspectEnvoy:output_type -> sonde.admin.v1.InspectEnvoyPart
+	39, // 93: sonde.admin.v1.AdminService.GenerateDataplaneToken:output_type -> sonde.admin.v1.GenerateDataplaneTokenResponse
+	44, // 94: sonde.admin.v1.AdminService.RotateCA:output_type -> sonde.admin.v1.Rotation
+	44, // 95: sonde.admin.v1.AdminService.GetRotation:output_type -> sonde.admin.v1.Rotation
+	44, // 96: sonde.admin.v1.AdminService.RotateServingCA:output_type -> sonde.admin.v1.Rotation
+	44, // 97: sonde.admin.v1.AdminService.GetServingRotation:output_type -> sonde.admin.v1.Rotation
+	10, // 98: sonde.admin.v1.AdminService.DrainDataplane:output_type -> sonde.admin.v1.DrainDataplaneResponse
+	52, // 99: sonde.admin.v1.AdminService.ListRestarts:output_type -> sonde.admin.v1.ListRestartsResponse
+	57, // 100: sonde.admin.v1.AdminService.ExplainRestart:output_type -> sonde.admin.v1.ExplainRestartResponse
+	62, // 101: sonde.admin.v1.AdminService.ReleaseRestarts:output_type -> sonde.admin.v1.ReleaseRestartsResponse
+	64, // 102: sonde.admin.v1.AdminService.FreezeZone:output_type -> sonde.admin.v1.FreezeZoneResponse
+	48, // 103: sonde.admin.v1.AdminService.GetHealth:output_type -> sonde.admin.v1.Health
+	86, // [86:104] is the sub-list for method output_type
+	68, // [68:86] is the sub-list for method input_type
+	68, // [68:68] is the sub-list for extension type_name
+	68, // [68:68] is the sub-list for extension extendee
+	0,  // [0:68] is the sub-list for field type_name
 }
 
 func init() { file_admin_v1_admin_proto_init() }
@@ -4893,7 +5024,7 @@ func file_admin_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_admin_v1_admin_proto_rawDesc), len(file_admin_v1_admin_proto_rawDesc)),
 			NumEnums:      6,
-			NumMessages:   57,
+			NumMessages:   59,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

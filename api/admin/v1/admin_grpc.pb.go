@@ -37,6 +37,7 @@ const (
 	AdminService_ListRestarts_FullMethodName           = "/sonde.admin.v1.AdminService/ListRestarts"
 	AdminService_ExplainRestart_FullMethodName         = "/sonde.admin.v1.AdminService/ExplainRestart"
 	AdminService_ReleaseRestarts_FullMethodName        = "/sonde.admin.v1.AdminService/ReleaseRestarts"
+	AdminService_FreezeZone_FullMethodName             = "/sonde.admin.v1.AdminService/FreezeZone"
 	AdminService_GetHealth_FullMethodName              = "/sonde.admin.v1.AdminService/GetHealth"
 )
 
@@ -81,6 +82,9 @@ type AdminServiceClient interface {
 	ListRestarts(ctx context.Context, in *ListRestartsRequest, opts ...grpc.CallOption) (*ListRestartsResponse, error)
 	ExplainRestart(ctx context.Context, in *ExplainRestartRequest, opts ...grpc.CallOption) (*ExplainRestartResponse, error)
 	ReleaseRestarts(ctx context.Context, in *ReleaseRestartsRequest, opts ...grpc.CallOption) (*ReleaseRestartsResponse, error)
+	// FreezeZone freezes a zone, or thaws it; any replica passes it on to the one that leads. FAILED_PRECONDITION: the control plane reads files, or freeze.mode is
+	// off. NOT_FOUND: no node with pods of the mesh is in the zone. UNAVAILABLE: no replica leads, or the one that does is not reached.
+	FreezeZone(ctx context.Context, in *FreezeZoneRequest, opts ...grpc.CallOption) (*FreezeZoneResponse, error)
 	// GetHealth says what /livez and /readyz of this replica of the control plane say, with reasons. It answers before the store is read,
 	// too.
 	GetHealth(ctx context.Context, in *GetHealthRequest, opts ...grpc.CallOption) (*Health, error)
@@ -263,6 +267,16 @@ func (c *adminServiceClient) ReleaseRestarts(ctx context.Context, in *ReleaseRes
 	return out, nil
 }
 
+func (c *adminServiceClient) FreezeZone(ctx context.Context, in *FreezeZoneRequest, opts ...grpc.CallOption) (*FreezeZoneResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(FreezeZoneResponse)
+	err := c.cc.Invoke(ctx, AdminService_FreezeZone_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *adminServiceClient) GetHealth(ctx context.Context, in *GetHealthRequest, opts ...grpc.CallOption) (*Health, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(Health)
@@ -314,6 +328,9 @@ type AdminServiceServer interface {
 	ListRestarts(context.Context, *ListRestartsRequest) (*ListRestartsResponse, error)
 	ExplainRestart(context.Context, *ExplainRestartRequest) (*ExplainRestartResponse, error)
 	ReleaseRestarts(context.Context, *ReleaseRestartsRequest) (*ReleaseRestartsResponse, error)
+	// FreezeZone freezes a zone, or thaws it; any replica passes it on to the one that leads. FAILED_PRECONDITION: the control plane reads files, or freeze.mode is
+	// off. NOT_FOUND: no node with pods of the mesh is in the zone. UNAVAILABLE: no replica leads, or the one that does is not reached.
+	FreezeZone(context.Context, *FreezeZoneRequest) (*FreezeZoneResponse, error)
 	// GetHealth says what /livez and /readyz of this replica of the control plane say, with reasons. It answers before the store is read,
 	// too.
 	GetHealth(context.Context, *GetHealthRequest) (*Health, error)
@@ -374,6 +391,9 @@ func (UnimplementedAdminServiceServer) ExplainRestart(context.Context, *ExplainR
 }
 func (UnimplementedAdminServiceServer) ReleaseRestarts(context.Context, *ReleaseRestartsRequest) (*ReleaseRestartsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ReleaseRestarts not implemented")
+}
+func (UnimplementedAdminServiceServer) FreezeZone(context.Context, *FreezeZoneRequest) (*FreezeZoneResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method FreezeZone not implemented")
 }
 func (UnimplementedAdminServiceServer) GetHealth(context.Context, *GetHealthRequest) (*Health, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetHealth not implemented")
@@ -680,6 +700,24 @@ func _AdminService_ReleaseRestarts_Handler(srv interface{}, ctx context.Context,
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_FreezeZone_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(FreezeZoneRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).FreezeZone(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_FreezeZone_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).FreezeZone(ctx, req.(*FreezeZoneRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _AdminService_GetHealth_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(GetHealthRequest)
 	if err := dec(in); err != nil {
@@ -764,6 +802,10 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ReleaseRestarts",
 			Handler:    _AdminService_ReleaseRestarts_Handler,
+		},
+		{
+			MethodName: "FreezeZone",
+			Handler:    _AdminService_FreezeZone_Handler,
 		},
 		{
 			MethodName: "GetHealth",

@@ -35,6 +35,7 @@ type ReportMessage struct {
 	//	*ReportMessage_Forgotten
 	//	*ReportMessage_SnapshotEnd
 	//	*ReportMessage_Replica
+	//	*ReportMessage_Freeze
 	Message       isReportMessage_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -122,6 +123,15 @@ func (x *ReportMessage) GetReplica() *Replica {
 	return nil
 }
 
+func (x *ReportMessage) GetFreeze() *Freeze {
+	if x != nil {
+		if x, ok := x.Message.(*ReportMessage_Freeze); ok {
+			return x.Freeze
+		}
+	}
+	return nil
+}
+
 type isReportMessage_Message interface {
 	isReportMessage_Message()
 }
@@ -149,6 +159,11 @@ type ReportMessage_Replica struct {
 	Replica *Replica `protobuf:"bytes,5,opt,name=replica,proto3,oneof"`
 }
 
+type ReportMessage_Freeze struct {
+	// The newest verdict that the caller knows, whoever has judged it.
+	Freeze *Freeze `protobuf:"bytes,6,opt,name=freeze,proto3,oneof"`
+}
+
 func (*ReportMessage_Hello) isReportMessage_Message() {}
 
 func (*ReportMessage_Proxy) isReportMessage_Message() {}
@@ -158,6 +173,8 @@ func (*ReportMessage_Forgotten) isReportMessage_Message() {}
 func (*ReportMessage_SnapshotEnd) isReportMessage_Message() {}
 
 func (*ReportMessage_Replica) isReportMessage_Message() {}
+
+func (*ReportMessage_Freeze) isReportMessage_Message() {}
 
 type ReportReply struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1342,7 +1359,9 @@ func (x *CheckDuplicateResponse) GetRefusal() string {
 }
 
 type ListStreamsRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The answer has no streams, but which proxies have one.
+	ProxiesOnly   bool `protobuf:"varint,1,opt,name=proxies_only,json=proxiesOnly,proto3" json:"proxies_only,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1377,6 +1396,341 @@ func (*ListStreamsRequest) Descriptor() ([]byte, []int) {
 	return file_peer_v1_peer_proto_rawDescGZIP(), []int{19}
 }
 
+func (x *ListStreamsRequest) GetProxiesOnly() bool {
+	if x != nil {
+		return x.ProxiesOnly
+	}
+	return false
+}
+
+// Freeze is what a leader has judged of the sight of the mesh.
+type Freeze struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Epoch of the leader, and how many verdicts it has made before this one, from 1: the newer one holds.
+	Epoch int64 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Count int64 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
+	// At most 1000 of each.
+	Lost          []*FreezeLoss  `protobuf:"bytes,3,rep,name=lost,proto3" json:"lost,omitempty"`
+	Zones         []*FreezeZone  `protobuf:"bytes,4,rep,name=zones,proto3" json:"zones,omitempty"`
+	Orders        []*FreezeOrder `protobuf:"bytes,5,rep,name=orders,proto3" json:"orders,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Freeze) Reset() {
+	*x = Freeze{}
+	mi := &file_peer_v1_peer_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Freeze) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Freeze) ProtoMessage() {}
+
+func (x *Freeze) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Freeze.ProtoReflect.Descriptor instead.
+func (*Freeze) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *Freeze) GetEpoch() int64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *Freeze) GetCount() int64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *Freeze) GetLost() []*FreezeLoss {
+	if x != nil {
+		return x.Lost
+	}
+	return nil
+}
+
+func (x *Freeze) GetZones() []*FreezeZone {
+	if x != nil {
+		return x.Zones
+	}
+	return nil
+}
+
+func (x *Freeze) GetOrders() []*FreezeOrder {
+	if x != nil {
+		return x.Orders
+	}
+	return nil
+}
+
+// FreezeLoss is a group that counts as lost.
+type FreezeLoss struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// nodes or proxies
+	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	// Empty for the whole mesh.
+	Zone          string                 `protobuf:"bytes,2,opt,name=zone,proto3" json:"zone,omitempty"`
+	Cause         string                 `protobuf:"bytes,3,opt,name=cause,proto3" json:"cause,omitempty"`
+	Since         *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=since,proto3" json:"since,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FreezeLoss) Reset() {
+	*x = FreezeLoss{}
+	mi := &file_peer_v1_peer_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FreezeLoss) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FreezeLoss) ProtoMessage() {}
+
+func (x *FreezeLoss) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FreezeLoss.ProtoReflect.Descriptor instead.
+func (*FreezeLoss) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *FreezeLoss) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *FreezeLoss) GetZone() string {
+	if x != nil {
+		return x.Zone
+	}
+	return ""
+}
+
+func (x *FreezeLoss) GetCause() string {
+	if x != nil {
+		return x.Cause
+	}
+	return ""
+}
+
+func (x *FreezeLoss) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+// FreezeZone is a zone that is frozen or thaws.
+type FreezeZone struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Empty for nodes without a zone.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// nodes or operator
+	By    string                 `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`
+	Since *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"`
+	// How many tenths of the endpoints are kept: 10 while it is frozen.
+	Kept          uint32 `protobuf:"varint,4,opt,name=kept,proto3" json:"kept,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FreezeZone) Reset() {
+	*x = FreezeZone{}
+	mi := &file_peer_v1_peer_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FreezeZone) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FreezeZone) ProtoMessage() {}
+
+func (x *FreezeZone) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FreezeZone.ProtoReflect.Descriptor instead.
+func (*FreezeZone) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *FreezeZone) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *FreezeZone) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *FreezeZone) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *FreezeZone) GetKept() uint32 {
+	if x != nil {
+		return x.Kept
+	}
+	return 0
+}
+
+// FreezeOrder is an operator's.
+type FreezeOrder struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Zone          string                 `protobuf:"bytes,1,opt,name=zone,proto3" json:"zone,omitempty"`
+	Frozen        bool                   `protobuf:"varint,2,opt,name=frozen,proto3" json:"frozen,omitempty"`
+	Since         *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FreezeOrder) Reset() {
+	*x = FreezeOrder{}
+	mi := &file_peer_v1_peer_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FreezeOrder) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FreezeOrder) ProtoMessage() {}
+
+func (x *FreezeOrder) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FreezeOrder.ProtoReflect.Descriptor instead.
+func (*FreezeOrder) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *FreezeOrder) GetZone() string {
+	if x != nil {
+		return x.Zone
+	}
+	return ""
+}
+
+func (x *FreezeOrder) GetFrozen() bool {
+	if x != nil {
+		return x.Frozen
+	}
+	return false
+}
+
+func (x *FreezeOrder) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+// OrderFreezeResponse is empty if the callee does not lead.
+type OrderFreezeResponse struct {
+	state         protoimpl.MessageState  `protogen:"open.v1"`
+	Done          *v11.FreezeZoneResponse `protobuf:"bytes,1,opt,name=done,proto3" json:"done,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OrderFreezeResponse) Reset() {
+	*x = OrderFreezeResponse{}
+	mi := &file_peer_v1_peer_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OrderFreezeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OrderFreezeResponse) ProtoMessage() {}
+
+func (x *OrderFreezeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OrderFreezeResponse.ProtoReflect.Descriptor instead.
+func (*OrderFreezeResponse) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *OrderFreezeResponse) GetDone() *v11.FreezeZoneResponse {
+	if x != nil {
+		return x.Done
+	}
+	return nil
+}
+
 // ListStreamsPart has the streams of one proxy.
 type ListStreamsPart struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1388,7 +1742,7 @@ type ListStreamsPart struct {
 
 func (x *ListStreamsPart) Reset() {
 	*x = ListStreamsPart{}
-	mi := &file_peer_v1_peer_proto_msgTypes[20]
+	mi := &file_peer_v1_peer_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1400,7 +1754,7 @@ func (x *ListStreamsPart) String() string {
 func (*ListStreamsPart) ProtoMessage() {}
 
 func (x *ListStreamsPart) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[20]
+	mi := &file_peer_v1_peer_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1413,7 +1767,7 @@ func (x *ListStreamsPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListStreamsPart.ProtoReflect.Descriptor instead.
 func (*ListStreamsPart) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{20}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ListStreamsPart) GetProxy() string {
@@ -1441,7 +1795,7 @@ type ListDecisionsRequest struct {
 
 func (x *ListDecisionsRequest) Reset() {
 	*x = ListDecisionsRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[21]
+	mi := &file_peer_v1_peer_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1453,7 +1807,7 @@ func (x *ListDecisionsRequest) String() string {
 func (*ListDecisionsRequest) ProtoMessage() {}
 
 func (x *ListDecisionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[21]
+	mi := &file_peer_v1_peer_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1466,7 +1820,7 @@ func (x *ListDecisionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDecisionsRequest.ProtoReflect.Descriptor instead.
 func (*ListDecisionsRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{21}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ListDecisionsRequest) GetNamespace() string {
@@ -1494,7 +1848,7 @@ type ListDecisionsPart struct {
 
 func (x *ListDecisionsPart) Reset() {
 	*x = ListDecisionsPart{}
-	mi := &file_peer_v1_peer_proto_msgTypes[22]
+	mi := &file_peer_v1_peer_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1506,7 +1860,7 @@ func (x *ListDecisionsPart) String() string {
 func (*ListDecisionsPart) ProtoMessage() {}
 
 func (x *ListDecisionsPart) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[22]
+	mi := &file_peer_v1_peer_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1519,7 +1873,7 @@ func (x *ListDecisionsPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDecisionsPart.ProtoReflect.Descriptor instead.
 func (*ListDecisionsPart) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{22}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ListDecisionsPart) GetRound() *v11.RestartRound {
@@ -1540,13 +1894,14 @@ var File_peer_v1_peer_proto protoreflect.FileDescriptor
 
 const file_peer_v1_peer_proto_rawDesc = "" +
 	"\n" +
-	"\x12peer/v1/peer.proto\x12\rsonde.peer.v1\x1a\x14admin/v1/admin.proto\x1a\x14agent/v1/agent.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x8b\x02\n" +
+	"\x12peer/v1/peer.proto\x12\rsonde.peer.v1\x1a\x14admin/v1/admin.proto\x1a\x14agent/v1/agent.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xbc\x02\n" +
 	"\rReportMessage\x12,\n" +
 	"\x05hello\x18\x01 \x01(\v2\x14.sonde.peer.v1.HelloH\x00R\x05hello\x12,\n" +
 	"\x05proxy\x18\x02 \x01(\v2\x14.sonde.peer.v1.ProxyH\x00R\x05proxy\x12\x1e\n" +
 	"\tforgotten\x18\x03 \x01(\tH\x00R\tforgotten\x12?\n" +
 	"\fsnapshot_end\x18\x04 \x01(\v2\x1a.sonde.peer.v1.SnapshotEndH\x00R\vsnapshotEnd\x122\n" +
-	"\areplica\x18\x05 \x01(\v2\x16.sonde.peer.v1.ReplicaH\x00R\areplicaB\t\n" +
+	"\areplica\x18\x05 \x01(\v2\x16.sonde.peer.v1.ReplicaH\x00R\areplica\x12/\n" +
+	"\x06freeze\x18\x06 \x01(\v2\x15.sonde.peer.v1.FreezeH\x00R\x06freezeB\t\n" +
 	"\amessage\"F\n" +
 	"\vReportReply\x12,\n" +
 	"\x05taken\x18\x01 \x01(\v2\x14.sonde.peer.v1.TakenH\x00R\x05takenB\t\n" +
@@ -1638,8 +1993,33 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\aprocess\x18\x02 \x01(\tR\aprocess\x12\x18\n" +
 	"\aaddress\x18\x03 \x01(\tR\aaddress\"2\n" +
 	"\x16CheckDuplicateResponse\x12\x18\n" +
-	"\arefusal\x18\x01 \x01(\tR\arefusal\"\x14\n" +
-	"\x12ListStreamsRequest\"Y\n" +
+	"\arefusal\x18\x01 \x01(\tR\arefusal\"7\n" +
+	"\x12ListStreamsRequest\x12!\n" +
+	"\fproxies_only\x18\x01 \x01(\bR\vproxiesOnly\"\xc8\x01\n" +
+	"\x06Freeze\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\x03R\x05epoch\x12\x14\n" +
+	"\x05count\x18\x02 \x01(\x03R\x05count\x12-\n" +
+	"\x04lost\x18\x03 \x03(\v2\x19.sonde.peer.v1.FreezeLossR\x04lost\x12/\n" +
+	"\x05zones\x18\x04 \x03(\v2\x19.sonde.peer.v1.FreezeZoneR\x05zones\x122\n" +
+	"\x06orders\x18\x05 \x03(\v2\x1a.sonde.peer.v1.FreezeOrderR\x06orders\"|\n" +
+	"\n" +
+	"FreezeLoss\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
+	"\x04zone\x18\x02 \x01(\tR\x04zone\x12\x14\n" +
+	"\x05cause\x18\x03 \x01(\tR\x05cause\x120\n" +
+	"\x05since\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"v\n" +
+	"\n" +
+	"FreezeZone\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x0e\n" +
+	"\x02by\x18\x02 \x01(\tR\x02by\x120\n" +
+	"\x05since\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x12\n" +
+	"\x04kept\x18\x04 \x01(\rR\x04kept\"k\n" +
+	"\vFreezeOrder\x12\x12\n" +
+	"\x04zone\x18\x01 \x01(\tR\x04zone\x12\x16\n" +
+	"\x06frozen\x18\x02 \x01(\bR\x06frozen\x120\n" +
+	"\x05since\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"M\n" +
+	"\x13OrderFreezeResponse\x126\n" +
+	"\x04done\x18\x01 \x01(\v2\".sonde.admin.v1.FreezeZoneResponseR\x04done\"Y\n" +
 	"\x0fListStreamsPart\x12\x14\n" +
 	"\x05proxy\x18\x01 \x01(\tR\x05proxy\x120\n" +
 	"\astreams\x18\x02 \x03(\v2\x16.sonde.admin.v1.StreamR\astreams\"M\n" +
@@ -1648,11 +2028,12 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\apod_uid\x18\x02 \x01(\tR\x06podUid\"\x86\x01\n" +
 	"\x11ListDecisionsPart\x122\n" +
 	"\x05round\x18\x01 \x01(\v2\x1c.sonde.admin.v1.RestartRoundR\x05round\x12=\n" +
-	"\tdecisions\x18\x02 \x03(\v2\x1f.sonde.admin.v1.RestartDecisionR\tdecisions2\xa4\x03\n" +
+	"\tdecisions\x18\x02 \x03(\v2\x1f.sonde.admin.v1.RestartDecisionR\tdecisions2\xfa\x03\n" +
 	"\vPeerService\x12F\n" +
 	"\x06Report\x12\x1c.sonde.peer.v1.ReportMessage\x1a\x1a.sonde.peer.v1.ReportReply(\x010\x01\x12@\n" +
 	"\x05Query\x12\x1b.sonde.peer.v1.QueryRequest\x1a\x18.sonde.peer.v1.QueryPart0\x01\x12]\n" +
-	"\x0eCheckDuplicate\x12$.sonde.peer.v1.CheckDuplicateRequest\x1a%.sonde.peer.v1.CheckDuplicateResponse\x12R\n" +
+	"\x0eCheckDuplicate\x12$.sonde.peer.v1.CheckDuplicateRequest\x1a%.sonde.peer.v1.CheckDuplicateResponse\x12T\n" +
+	"\vOrderFreeze\x12!.sonde.admin.v1.FreezeZoneRequest\x1a\".sonde.peer.v1.OrderFreezeResponse\x12R\n" +
 	"\vListStreams\x12!.sonde.peer.v1.ListStreamsRequest\x1a\x1e.sonde.peer.v1.ListStreamsPart0\x01\x12X\n" +
 	"\rListDecisions\x12#.sonde.peer.v1.ListDecisionsRequest\x1a .sonde.peer.v1.ListDecisionsPart0\x01B0Z.github.com/sonde-mesh/sonde/api/peer/v1;peerv1b\x06proto3"
 
@@ -1668,7 +2049,7 @@ func file_peer_v1_peer_proto_rawDescGZIP() []byte {
 	return file_peer_v1_peer_proto_rawDescData
 }
 
-var file_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_peer_v1_peer_proto_goTypes = []any{
 	(*ReportMessage)(nil),          // 0: sonde.peer.v1.ReportMessage
 	(*ReportReply)(nil),            // 1: sonde.peer.v1.ReportReply
@@ -1690,61 +2071,78 @@ var file_peer_v1_peer_proto_goTypes = []any{
 	(*CheckDuplicateRequest)(nil),  // 17: sonde.peer.v1.CheckDuplicateRequest
 	(*CheckDuplicateResponse)(nil), // 18: sonde.peer.v1.CheckDuplicateResponse
 	(*ListStreamsRequest)(nil),     // 19: sonde.peer.v1.ListStreamsRequest
-	(*ListStreamsPart)(nil),        // 20: sonde.peer.v1.ListStreamsPart
-	(*ListDecisionsRequest)(nil),   // 21: sonde.peer.v1.ListDecisionsRequest
-	(*ListDecisionsPart)(nil),      // 22: sonde.peer.v1.ListDecisionsPart
-	nil,                            // 23: sonde.peer.v1.Applications.NotServingEntry
-	nil,                            // 24: sonde.peer.v1.Listeners.RefusedEntry
-	(*timestamppb.Timestamp)(nil),  // 25: google.protobuf.Timestamp
-	(*v1.Liveness)(nil),            // 26: sonde.agent.v1.Liveness
-	(*v11.Stream)(nil),             // 27: sonde.admin.v1.Stream
-	(*v11.RestartRound)(nil),       // 28: sonde.admin.v1.RestartRound
-	(*v11.RestartDecision)(nil),    // 29: sonde.admin.v1.RestartDecision
+	(*Freeze)(nil),                 // 20: sonde.peer.v1.Freeze
+	(*FreezeLoss)(nil),             // 21: sonde.peer.v1.FreezeLoss
+	(*FreezeZone)(nil),             // 22: sonde.peer.v1.FreezeZone
+	(*FreezeOrder)(nil),            // 23: sonde.peer.v1.FreezeOrder
+	(*OrderFreezeResponse)(nil),    // 24: sonde.peer.v1.OrderFreezeResponse
+	(*ListStreamsPart)(nil),        // 25: sonde.peer.v1.ListStreamsPart
+	(*ListDecisionsRequest)(nil),   // 26: sonde.peer.v1.ListDecisionsRequest
+	(*ListDecisionsPart)(nil),      // 27: sonde.peer.v1.ListDecisionsPart
+	nil,                            // 28: sonde.peer.v1.Applications.NotServingEntry
+	nil,                            // 29: sonde.peer.v1.Listeners.RefusedEntry
+	(*timestamppb.Timestamp)(nil),  // 30: google.protobuf.Timestamp
+	(*v1.Liveness)(nil),            // 31: sonde.agent.v1.Liveness
+	(*v11.FreezeZoneResponse)(nil), // 32: sonde.admin.v1.FreezeZoneResponse
+	(*v11.Stream)(nil),             // 33: sonde.admin.v1.Stream
+	(*v11.RestartRound)(nil),       // 34: sonde.admin.v1.RestartRound
+	(*v11.RestartDecision)(nil),    // 35: sonde.admin.v1.RestartDecision
+	(*v11.FreezeZoneRequest)(nil),  // 36: sonde.admin.v1.FreezeZoneRequest
 }
 var file_peer_v1_peer_proto_depIdxs = []int32{
 	2,  // 0: sonde.peer.v1.ReportMessage.hello:type_name -> sonde.peer.v1.Hello
 	8,  // 1: sonde.peer.v1.ReportMessage.proxy:type_name -> sonde.peer.v1.Proxy
 	3,  // 2: sonde.peer.v1.ReportMessage.snapshot_end:type_name -> sonde.peer.v1.SnapshotEnd
 	4,  // 3: sonde.peer.v1.ReportMessage.replica:type_name -> sonde.peer.v1.Replica
-	6,  // 4: sonde.peer.v1.ReportReply.taken:type_name -> sonde.peer.v1.Taken
-	25, // 5: sonde.peer.v1.Hello.started:type_name -> google.protobuf.Timestamp
-	5,  // 6: sonde.peer.v1.Replica.authorities:type_name -> sonde.peer.v1.Authority
-	5,  // 7: sonde.peer.v1.Replica.serving_ca:type_name -> sonde.peer.v1.Authority
-	9,  // 8: sonde.peer.v1.Proxy.certificate:type_name -> sonde.peer.v1.Certificate
-	10, // 9: sonde.peer.v1.Proxy.session:type_name -> sonde.peer.v1.Session
-	11, // 10: sonde.peer.v1.Proxy.applications:type_name -> sonde.peer.v1.Applications
-	13, // 11: sonde.peer.v1.Proxy.listeners:type_name -> sonde.peer.v1.Listeners
-	14, // 12: sonde.peer.v1.Proxy.waiting:type_name -> sonde.peer.v1.Waiting
-	12, // 13: sonde.peer.v1.Proxy.liveness:type_name -> sonde.peer.v1.Liveness
-	25, // 14: sonde.peer.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
-	7,  // 15: sonde.peer.v1.Session.order:type_name -> sonde.peer.v1.Order
-	25, // 16: sonde.peer.v1.Session.since:type_name -> google.protobuf.Timestamp
-	25, // 17: sonde.peer.v1.Session.ended:type_name -> google.protobuf.Timestamp
-	7,  // 18: sonde.peer.v1.Applications.order:type_name -> sonde.peer.v1.Order
-	23, // 19: sonde.peer.v1.Applications.not_serving:type_name -> sonde.peer.v1.Applications.NotServingEntry
-	7,  // 20: sonde.peer.v1.Liveness.order:type_name -> sonde.peer.v1.Order
-	26, // 21: sonde.peer.v1.Liveness.said:type_name -> sonde.agent.v1.Liveness
-	7,  // 22: sonde.peer.v1.Listeners.order:type_name -> sonde.peer.v1.Order
-	24, // 23: sonde.peer.v1.Listeners.refused:type_name -> sonde.peer.v1.Listeners.RefusedEntry
-	25, // 24: sonde.peer.v1.Waiting.since:type_name -> google.protobuf.Timestamp
-	27, // 25: sonde.peer.v1.ListStreamsPart.streams:type_name -> sonde.admin.v1.Stream
-	28, // 26: sonde.peer.v1.ListDecisionsPart.round:type_name -> sonde.admin.v1.RestartRound
-	29, // 27: sonde.peer.v1.ListDecisionsPart.decisions:type_name -> sonde.admin.v1.RestartDecision
-	0,  // 28: sonde.peer.v1.PeerService.Report:input_type -> sonde.peer.v1.ReportMessage
-	15, // 29: sonde.peer.v1.PeerService.Query:input_type -> sonde.peer.v1.QueryRequest
-	17, // 30: sonde.peer.v1.PeerService.CheckDuplicate:input_type -> sonde.peer.v1.CheckDuplicateRequest
-	19, // 31: sonde.peer.v1.PeerService.ListStreams:input_type -> sonde.peer.v1.ListStreamsRequest
-	21, // 32: sonde.peer.v1.PeerService.ListDecisions:input_type -> sonde.peer.v1.ListDecisionsRequest
-	1,  // 33: sonde.peer.v1.PeerService.Report:output_type -> sonde.peer.v1.ReportReply
-	16, // 34: sonde.peer.v1.PeerService.Query:output_type -> sonde.peer.v1.QueryPart
-	18, // 35: sonde.peer.v1.PeerService.CheckDuplicate:output_type -> sonde.peer.v1.CheckDuplicateResponse
-	20, // 36: sonde.peer.v1.PeerService.ListStreams:output_type -> sonde.peer.v1.ListStreamsPart
-	22, // 37: sonde.peer.v1.PeerService.ListDecisions:output_type -> sonde.peer.v1.ListDecisionsPart
-	33, // [33:38] is the sub-list for method output_type
-	28, // [28:33] is the sub-list for method input_type
-	28, // [28:28] is the sub-list for extension type_name
-	28, // [28:28] is the sub-list for extension extendee
-	0,  // [0:28] is the sub-list for field type_name
+	20, // 4: sonde.peer.v1.ReportMessage.freeze:type_name -> sonde.peer.v1.Freeze
+	6,  // 5: sonde.peer.v1.ReportReply.taken:type_name -> sonde.peer.v1.Taken
+	30, // 6: sonde.peer.v1.Hello.started:type_name -> google.protobuf.Timestamp
+	5,  // 7: sonde.peer.v1.Replica.authorities:type_name -> sonde.peer.v1.Authority
+	5,  // 8: sonde.peer.v1.Replica.serving_ca:type_name -> sonde.peer.v1.Authority
+	9,  // 9: sonde.peer.v1.Proxy.certificate:type_name -> sonde.peer.v1.Certificate
+	10, // 10: sonde.peer.v1.Proxy.session:type_name -> sonde.peer.v1.Session
+	11, // 11: sonde.peer.v1.Proxy.applications:type_name -> sonde.peer.v1.Applications
+	13, // 12: sonde.peer.v1.Proxy.listeners:type_name -> sonde.peer.v1.Listeners
+	14, // 13: sonde.peer.v1.Proxy.waiting:type_name -> sonde.peer.v1.Waiting
+	12, // 14: sonde.peer.v1.Proxy.liveness:type_name -> sonde.peer.v1.Liveness
+	30, // 15: sonde.peer.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
+	7,  // 16: sonde.peer.v1.Session.order:type_name -> sonde.peer.v1.Order
+	30, // 17: sonde.peer.v1.Session.since:type_name -> google.protobuf.Timestamp
+	30, // 18: sonde.peer.v1.Session.ended:type_name -> google.protobuf.Timestamp
+	7,  // 19: sonde.peer.v1.Applications.order:type_name -> sonde.peer.v1.Order
+	28, // 20: sonde.peer.v1.Applications.not_serving:type_name -> sonde.peer.v1.Applications.NotServingEntry
+	7,  // 21: sonde.peer.v1.Liveness.order:type_name -> sonde.peer.v1.Order
+	31, // 22: sonde.peer.v1.Liveness.said:type_name -> sonde.agent.v1.Liveness
+	7,  // 23: sonde.peer.v1.Listeners.order:type_name -> sonde.peer.v1.Order
+	29, // 24: sonde.peer.v1.Listeners.refused:type_name -> sonde.peer.v1.Listeners.RefusedEntry
+	30, // 25: sonde.peer.v1.Waiting.since:type_name -> google.protobuf.Timestamp
+	21, // 26: sonde.peer.v1.Freeze.lost:type_name -> sonde.peer.v1.FreezeLoss
+	22, // 27: sonde.peer.v1.Freeze.zones:type_name -> sonde.peer.v1.FreezeZone
+	23, // 28: sonde.peer.v1.Freeze.orders:type_name -> sonde.peer.v1.FreezeOrder
+	30, // 29: sonde.peer.v1.FreezeLoss.since:type_name -> google.protobuf.Timestamp
+	30, // 30: sonde.peer.v1.FreezeZone.since:type_name -> google.protobuf.Timestamp
+	30, // 31: sonde.peer.v1.FreezeOrder.since:type_name -> google.protobuf.Timestamp
+	32, // 32: sonde.peer.v1.OrderFreezeResponse.done:type_name -> sonde.admin.v1.FreezeZoneResponse
+	33, // 33: sonde.peer.v1.ListStreamsPart.streams:type_name -> sonde.admin.v1.Stream
+	34, // 34: sonde.peer.v1.ListDecisionsPart.round:type_name -> sonde.admin.v1.RestartRound
+	35, // 35: sonde.peer.v1.ListDecisionsPart.decisions:type_name -> sonde.admin.v1.RestartDecision
+	0,  // 36: sonde.peer.v1.PeerService.Report:input_type -> sonde.peer.v1.ReportMessage
+	15, // 37: sonde.peer.v1.PeerService.Query:input_type -> sonde.peer.v1.QueryRequest
+	17, // 38: sonde.peer.v1.PeerService.CheckDuplicate:input_type -> sonde.peer.v1.CheckDuplicateRequest
+	36, // 39: sonde.peer.v1.PeerService.OrderFreeze:input_type -> sonde.admin.v1.FreezeZoneRequest
+	19, // 40: sonde.peer.v1.PeerService.ListStreams:input_type -> sonde.peer.v1.ListStreamsRequest
+	26, // 41: sonde.peer.v1.PeerService.ListDecisions:input_type -> sonde.peer.v1.ListDecisionsRequest
+	1,  // 42: sonde.peer.v1.PeerService.Report:output_type -> sonde.peer.v1.ReportReply
+	16, // 43: sonde.peer.v1.PeerService.Query:output_type -> sonde.peer.v1.QueryPart
+	18, // 44: sonde.peer.v1.PeerService.CheckDuplicate:output_type -> sonde.peer.v1.CheckDuplicateResponse
+	24, // 45: sonde.peer.v1.PeerService.OrderFreeze:output_type -> sonde.peer.v1.OrderFreezeResponse
+	25, // 46: sonde.peer.v1.PeerService.ListStreams:output_type -> sonde.peer.v1.ListStreamsPart
+	27, // 47: sonde.peer.v1.PeerService.ListDecisions:output_type -> sonde.peer.v1.ListDecisionsPart
+	42, // [42:48] is the sub-list for method output_type
+	36, // [36:42] is the sub-list for method input_type
+	36, // [36:36] is the sub-list for extension type_name
+	36, // [36:36] is the sub-list for extension extendee
+	0,  // [0:36] is the sub-list for field type_name
 }
 
 func init() { file_peer_v1_peer_proto_init() }
@@ -1758,6 +2156,7 @@ func file_peer_v1_peer_proto_init() {
 		(*ReportMessage_Forgotten)(nil),
 		(*ReportMessage_SnapshotEnd)(nil),
 		(*ReportMessage_Replica)(nil),
+		(*ReportMessage_Freeze)(nil),
 	}
 	file_peer_v1_peer_proto_msgTypes[1].OneofWrappers = []any{
 		(*ReportReply_Taken)(nil),
@@ -1768,7 +2167,7 @@ func file_peer_v1_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_peer_v1_peer_proto_rawDesc), len(file_peer_v1_peer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   25,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

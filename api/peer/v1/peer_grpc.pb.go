@@ -10,6 +10,7 @@ package peerv1
 
 import (
 	context "context"
+	v1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	grpc "google.golang.org/grpc"
 	codes "google.golang.org/grpc/codes"
 	status "google.golang.org/grpc/status"
@@ -24,6 +25,7 @@ const (
 	PeerService_Report_FullMethodName         = "/sonde.peer.v1.PeerService/Report"
 	PeerService_Query_FullMethodName          = "/sonde.peer.v1.PeerService/Query"
 	PeerService_CheckDuplicate_FullMethodName = "/sonde.peer.v1.PeerService/CheckDuplicate"
+	PeerService_OrderFreeze_FullMethodName    = "/sonde.peer.v1.PeerService/OrderFreeze"
 	PeerService_ListStreams_FullMethodName    = "/sonde.peer.v1.PeerService/ListStreams"
 	PeerService_ListDecisions_FullMethodName  = "/sonde.peer.v1.PeerService/ListDecisions"
 )
@@ -41,6 +43,8 @@ type PeerServiceClient interface {
 	Query(ctx context.Context, in *QueryRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[QueryPart], error)
 	// CheckDuplicate asks the agent whose session the callee has whether it lives, as another process of its proxy has come to the caller.
 	CheckDuplicate(ctx context.Context, in *CheckDuplicateRequest, opts ...grpc.CallOption) (*CheckDuplicateResponse, error)
+	// OrderFreeze freezes or thaws a zone if the callee leads. Errors are those of sonde.admin.v1.FreezeZone.
+	OrderFreeze(ctx context.Context, in *v1.FreezeZoneRequest, opts ...grpc.CallOption) (*OrderFreezeResponse, error)
 	// ListStreams returns the ADS streams of the callee.
 	ListStreams(ctx context.Context, in *ListStreamsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ListStreamsPart], error)
 	// ListDecisions returns what the callee has decided last about restarts, nothing if it does not lead.
@@ -91,6 +95,16 @@ func (c *peerServiceClient) CheckDuplicate(ctx context.Context, in *CheckDuplica
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(CheckDuplicateResponse)
 	err := c.cc.Invoke(ctx, PeerService_CheckDuplicate_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *peerServiceClient) OrderFreeze(ctx context.Context, in *v1.FreezeZoneRequest, opts ...grpc.CallOption) (*OrderFreezeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(OrderFreezeResponse)
+	err := c.cc.Invoke(ctx, PeerService_OrderFreeze_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -148,6 +162,8 @@ type PeerServiceServer interface {
 	Query(*QueryRequest, grpc.ServerStreamingServer[QueryPart]) error
 	// CheckDuplicate asks the agent whose session the callee has whether it lives, as another process of its proxy has come to the caller.
 	CheckDuplicate(context.Context, *CheckDuplicateRequest) (*CheckDuplicateResponse, error)
+	// OrderFreeze freezes or thaws a zone if the callee leads. Errors are those of sonde.admin.v1.FreezeZone.
+	OrderFreeze(context.Context, *v1.FreezeZoneRequest) (*OrderFreezeResponse, error)
 	// ListStreams returns the ADS streams of the callee.
 	ListStreams(*ListStreamsRequest, grpc.ServerStreamingServer[ListStreamsPart]) error
 	// ListDecisions returns what the callee has decided last about restarts, nothing if it does not lead.
@@ -170,6 +186,9 @@ func (UnimplementedPeerServiceServer) Query(*QueryRequest, grpc.ServerStreamingS
 }
 func (UnimplementedPeerServiceServer) CheckDuplicate(context.Context, *CheckDuplicateRequest) (*CheckDuplicateResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method CheckDuplicate not implemented")
+}
+func (UnimplementedPeerServiceServer) OrderFreeze(context.Context, *v1.FreezeZoneRequest) (*OrderFreezeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method OrderFreeze not implemented")
 }
 func (UnimplementedPeerServiceServer) ListStreams(*ListStreamsRequest, grpc.ServerStreamingServer[ListStreamsPart]) error {
 	return status.Error(codes.Unimplemented, "method ListStreams not implemented")
@@ -234,6 +253,24 @@ func _PeerService_CheckDuplicate_Handler(srv interface{}, ctx context.Context, d
 	return interceptor(ctx, in, info, handler)
 }
 
+func _PeerService_OrderFreeze_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(v1.FreezeZoneRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PeerServiceServer).OrderFreeze(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: PeerService_OrderFreeze_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PeerServiceServer).OrderFreeze(ctx, req.(*v1.FreezeZoneRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _PeerService_ListStreams_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(ListStreamsRequest)
 	if err := stream.RecvMsg(m); err != nil {
@@ -266,6 +303,10 @@ var PeerService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "CheckDuplicate",
 			Handler:    _PeerService_CheckDuplicate_Handler,
+		},
+		{
+			MethodName: "OrderFreeze",
+			Handler:    _PeerService_OrderFreeze_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -37,7 +37,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 
 {{- /* The part of the configuration that is read when the control plane starts. The rest it reads again from its file, without a restart. */ -}}
 {{- define "sonde.startConfig" -}}
-{{ omit (include "sonde.config" . | fromYaml) "drainAwareHealthz" "guardedLiveness" | toYaml }}
+{{ omit (include "sonde.config" . | fromYaml) "drainAwareHealthz" "guardedLiveness" "freeze" | toYaml }}
 {{- end }}
 
 {{- /* The Certificate of cert-manager whose CA its CA injector writes into the webhooks, "" if the control plane writes one. */ -}}

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sonde-mesh/sonde/internal/memorytest"
 	"github.com/sonde-mesh/sonde/test/bench/proc"
 	"github.com/sonde-mesh/sonde/test/harness"
 	"github.com/sonde-mesh/sonde/test/kube"
@@ -77,7 +78,7 @@ func BenchmarkSeen(b *testing.B) {
 			took := time.Since(began).Seconds()
 			after := p.read(b)
 			probes := after["sonde_watchdog_probe_duration_seconds_count"] - before["sonde_watchdog_probe_duration_seconds_count"]
-			memory, err := proc.MemoryOf(p.cmd.Process.Pid)
+			memory, err := memorytest.Of(p.cmd.Process.Pid)
 			if err != nil {
 				b.Fatal(err)
 			}

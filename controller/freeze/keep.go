@@ -1,0 +1,93 @@
+package freeze
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"github.com/sonde-mesh/sonde/identity/secret"
+)
+
+// secretName is that of the secret with the verdict.
+const secretName = "freeze"
+
+const (
+	// keepTimeout is how long reading or writing it may take, keepAgain how long after a failure it is tried again.
+	keepTimeout = 5 * time.Second
+	keepAgain   = 30 * time.Second
+)
+
+// Load takes over the verdict that the secret has. Without it, others may know one.
+func (f *Freeze) Load(ctx context.Context) {
+	if f.o.Secrets == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, keepTimeout)
+	defer cancel()
+	v, _, err := f.readSecret(ctx)
+	if v == nil {
+		f.o.Logger.WarnContext(ctx, "freeze not read: what was frozen is known once another replica says it, or it is judged anew", "err", err)
+		return
+	}
+	f.take(v)
+}
+
+// readSecret returns the zero Verdict and no version if there is no secret, and a version with the error of one that no leader has written.
+func (f *Freeze) readSecret(ctx context.Context) (*Verdict, string, error) {
+	data, version, err := f.o.Secrets.Read(ctx, secretName)
+	if errors.Is(err, fs.ErrNotExist) {
+		return &Verdict{}, "", nil
+	}
+	if err != nil {
+		return nil, "", fmt.Errorf("read secret %q: %w", secretName, err)
+	}
+	v := &Verdict{}
+	if err := json.Unmarshal(data, v); err != nil {
+		return nil, version, fmt.Errorf("read secret %q: %w", secretName, err)
+	}
+	if err := v.Validate(); err != nil {
+		return nil, version, fmt.Errorf("read secret %q: %w", secretName, err)
+	}
+	return v, version, nil
+}
+
+// save writes the verdict into the secret if it says something else, unless a later leader has written its own. What fails is tried again later.
+func (l *leading) save(ctx context.Context, now time.Time) {
+	v := l.Verdict()
+	if l.o.Secrets == nil || v.Epoch != l.epoch || l.saved != nil && v.sameAs(l.saved) || now.Before(l.saveAgain) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, keepTimeout)
+	defer cancel()
+	if err := l.write(ctx, v); err != nil {
+		l.saveAgain = now.Add(keepAgain)
+		if !errors.Is(err, secret.ErrConflict) && !errors.Is(err, fs.ErrExist) { // another one was faster
+			l.o.Logger.WarnContext(ctx, "freeze not kept: a replica that starts alone would not know it", "err", err)
+		}
+		return
+	}
+	l.saved = v
+}
+
+func (l *leading) write(ctx context.Context, v *Verdict) error {
+	old, version, err := l.readSecret(ctx)
+	switch {
+	case err != nil && version == "":
+		return err
+	case old != nil && old.Epoch > v.Epoch:
+		return nil
+	}
+	data, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("encode: %w", err)
+	}
+	if version == "" {
+		_, err = l.o.Secrets.Create(ctx, secretName, data)
+	} else {
+		_, err = l.o.Secrets.Update(ctx, secretName, data, version)
+	}
+	return err //nolint:wrapcheck // the caller looks for conflicts
+}

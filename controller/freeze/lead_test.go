@@ -1,0 +1,348 @@
+package freeze
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"go.uber.org/goleak"
+
+	"github.com/sonde-mesh/sonde/partition"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const lostA = "a:nodes:10, lost nodes/a one-zone, lost proxies/a one-zone"
+
+func TestLoss(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		r := w.replica(t, false)
+		stop := r.lead(t, 7)
+		defer stop()
+		w.lose("a")
+		<-time.After(warmUp - time.Millisecond)
+		r.is(t, "") // it has just started
+		<-time.After(time.Second)
+		r.is(t, lostA)
+		r.keeps(t, map[string]int{"a": All})
+		if held := r.Held(); held != "most nodes of zone a are not seen (one-zone); most proxies of zone a are not seen (one-zone)" {
+			t.Errorf("Held() = %q", held)
+		}
+		w.find()
+		<-time.After(10 * time.Second)
+		if z, is := r.Verdict().zone("a"); !is || z.Kept >= All || r.Held() != "" {
+			t.Errorf("10 s after it is seen zone a is %v, and held is %q", z, r.Held())
+		}
+		<-time.After(thawStep * All)
+		r.is(t, "")
+		r.keeps(t, map[string]int{})
+		want := []string{"Frozen zones{a}", "NodesLost zones{a}", "ProxiesLost zones{a}", "Thawing zones{a}", "NodesSeen zones{a}", "ProxiesSeen zones{a}", "Thawed zones{a}"}
+		if diff := cmp.Diff(want, r.reasons); diff != "" {
+			t.Errorf("events (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// The next leader goes on at once: it has heard the verdict.
+func TestNextLeader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		a, b := w.replica(t, false), w.replica(t, false)
+		stop := a.lead(t, 7)
+		w.lose("a")
+		<-time.After(warmUp + time.Second)
+		b.Hear(a.Verdict())
+		stop() // without a leader the last verdict holds
+		<-time.After(time.Hour)
+		b.is(t, lostA)
+		b.keeps(t, map[string]int{"a": All})
+		defer b.lead(t, 8)()
+		<-time.After(time.Second)
+		b.is(t, lostA)
+		if v := b.Verdict(); v.Epoch != 8 || v.Zones[0].Since != a.Verdict().Zones[0].Since {
+			t.Errorf("the next leader has epoch %d, and frozen since %s, not since %s", v.Epoch, v.Zones[0].Since, a.Verdict().Zones[0].Since)
+		}
+		// The one before does not know it yet.
+		stale := a.Verdict()
+		b.Hear(stale)
+		if b.Verdict().Epoch != 8 {
+			t.Error("a lower epoch replaces a higher one")
+		}
+		a.Hear(b.Verdict())
+		stopOld := a.lead(t, 7)
+		w.find()
+		<-time.After(time.Second)
+		if v := a.Verdict(); v.Epoch != 8 || len(v.Lost) == 0 {
+			t.Errorf("a leader of an earlier epoch judges: %+v", v)
+		}
+		if _, _, err := a.Order("b", true); !errors.Is(err, ErrNotLeading) {
+			t.Errorf("a leader of an earlier epoch takes an order: %v", err)
+		}
+		stopOld()
+	})
+}
+
+// A leader that has heard no verdict may follow one that knew of a loss.
+func TestLeaderThatHasHeardNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		r := w.replica(t, false)
+		<-time.After(time.Hour)
+		defer r.lead(t, 7)()
+		w.lose("a")
+		<-time.After(warmUp - time.Second)
+		r.is(t, "")
+		r.Hear(&Verdict{Epoch: 6, Count: 3, Zones: []Zone{{"b", Nodes, epoch, All}}, Lost: []Loss{{Nodes, "b", partition.OneZone, epoch}}})
+		r.is(t, "b:nodes:10, lost nodes/b one-zone")
+		<-time.After(2 * time.Second)
+		if v := r.Verdict(); v.Epoch != 7 || len(v.Zones) != 2 {
+			t.Errorf("it does not go on with what it has heard meanwhile: %+v", v)
+		}
+	})
+}
+
+func TestProxiesAlone(t *testing.T) {
+	tests := map[string]struct {
+		change func(w *world)
+		wait   time.Duration
+		want   string
+	}{
+		"lost":                      {func(*world) {}, proxySilence + time.Second, "lost proxies/a one-zone"},
+		"not yet":                   {func(*world) {}, proxySilence - 2*time.Second, ""},
+		"their Envoys are here":     {func(w *world) { w.stream("a", 16) }, time.Hour, ""},
+		"some of their Envoys are":  {func(w *world) { w.stream("a", 5) }, time.Hour, "lost proxies/a one-zone"},
+		"a replica does not answer": {func(w *world) { w.complete = false }, time.Hour, ""},
+		"a replica is not heard":    {func(w *world) { w.lacking = []string{"b"} }, time.Hour, ""},
+		"few": {func(w *world) {
+			maps.DeleteFunc(w.silent, func(name string, _ time.Time) bool { return name > "a-14" })
+		}, time.Hour, ""},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld()
+				r := w.replica(t, false)
+				defer r.lead(t, 7)()
+				<-time.After(warmUp + time.Second)
+				if w.asked > 0 {
+					t.Errorf("streams are asked for %d times while all sessions are open", w.asked)
+				}
+				w.lose("a")
+				w.set(func() { clear(w.unknown); tc.change(w) })
+				<-time.After(tc.wait)
+				r.is(t, tc.want)
+				r.keeps(t, map[string]int{}) // endpoints go by nodes
+			})
+		})
+	}
+}
+
+// A replica that is lost does not keep nodes from being judged: it may have been on one of them.
+func TestNodesWithoutPeer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		r := w.replica(t, false)
+		defer r.lead(t, 7)()
+		<-time.After(warmUp + time.Second)
+		w.set(func() { w.lacking = []string{"b"} })
+		w.lose("a")
+		<-time.After(time.Second)
+		r.is(t, "a:nodes:10, lost nodes/a one-zone")
+	})
+}
+
+func TestOrders(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		r := w.replica(t, false)
+		if _, _, err := r.Order("a", true); !errors.Is(err, ErrNotLeading) {
+			t.Errorf("Order() of one that does not lead: %v", err)
+		}
+		stop := r.lead(t, 7)
+		<-time.After(warmUp + time.Second)
+		for _, zone := range []string{"c", ""} {
+			_, _, err := r.Order(zone, true)
+			if unknown, is := errors.AsType[*UnknownZoneError](err); !is || !slices.Equal(unknown.Known, []string{"a", "b"}) {
+				t.Errorf("Order(%q): %v", zone, err)
+			}
+		}
+		order := func(zone string, frozen bool, kept int) {
+			t.Helper()
+			z, mode, err := r.Order(zone, frozen)
+			if err != nil || z.Kept != kept || mode != Enforce {
+				t.Errorf("Order(%q, %t) = %+v, %s, %v", zone, frozen, z, mode, err)
+			}
+		}
+		order("a", true, All)
+		r.keeps(t, map[string]int{"a": All})
+		if held := r.Held(); held != "an operator has frozen zone a" {
+			t.Errorf("Held() = %q", held)
+		}
+		order("a", true, All) // a second time
+		<-time.After(time.Hour)
+		r.is(t, "a:operator:10, order a true")
+		stop()
+		next := w.replica(t, false)
+		next.Hear(r.Verdict())
+		stop = next.lead(t, 8)
+		<-time.After(2 * warmUp)
+		next.is(t, "a:operator:10, order a true")
+		r = next
+		order("b", false, 0) // is not frozen
+		order("a", false, All-1)
+		<-time.After(thawStep * All)
+		next.is(t, "")
+
+		w.lose("a")
+		<-time.After(time.Minute)
+		next.is(t, lostA)
+		order("a", false, All-1)
+		if held := r.Held(); held != "" {
+			t.Errorf("Held() of a mesh whose only loss is thawed = %q", held)
+		}
+		<-time.After(time.Hour)
+		next.is(t, "order a false") // the same loss does not freeze it again
+		order("a", true, All)       // the operator may
+		<-time.After(time.Second)
+		next.is(t, "a:operator:10, lost nodes/a one-zone, lost proxies/a one-zone, order a true")
+		order("a", false, All-1)
+		w.find()
+		<-time.After(time.Minute)
+		next.is(t, "")
+		w.lose("a")
+		<-time.After(time.Minute)
+		next.is(t, lostA) // another one does
+		stop()
+	})
+}
+
+func TestModes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		r := w.replica(t, false)
+		defer r.lead(t, 7)()
+		w.lose("a")
+		<-time.After(warmUp + time.Second)
+		r.keeps(t, map[string]int{"a": All})
+		r.Configure(DryRun)
+		<-time.After(time.Second)
+		r.is(t, lostA)
+		r.keeps(t, nil)
+		if r.Held() != "" {
+			t.Errorf("a dry run holds: %q", r.Held())
+		}
+		r.Configure(Off)
+		<-time.After(time.Second)
+		r.is(t, "")
+		r.keeps(t, nil)
+		if _, _, err := r.Order("a", true); !errors.Is(err, ErrOff) {
+			t.Errorf("Order() while it is off: %v", err)
+		}
+		r.Configure(Enforce)
+		<-time.After(time.Second)
+		r.is(t, lostA)
+		r.keeps(t, map[string]int{"a": All})
+	})
+}
+
+func TestAPIServerAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		r := w.replica(t, false)
+		defer r.lead(t, 7)()
+		<-time.After(warmUp + time.Second)
+		w.set(func() { w.away = errors.New("connection refused") })
+		<-time.After(time.Hour)
+		r.is(t, "")
+		w.set(func() { w.away = nil })
+		w.lose("a")
+		<-time.After(time.Minute)
+		r.is(t, lostA)
+		w.find()
+		w.set(func() { w.away = errors.New("connection refused") })
+		<-time.After(time.Hour)
+		r.is(t, "a:nodes:10, lost nodes/a one-zone")
+	})
+}
+
+// The verdict is the same for a replica that starts when no other one runs.
+func TestSecret(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		first := w.replica(t, true)
+		stop := first.lead(t, 7)
+		w.lose("a")
+		<-time.After(warmUp + 2*time.Second)
+		stop()
+		writes := w.secrets.version(secretName)
+		next := w.replica(t, true)
+		next.Load(t.Context())
+		next.is(t, lostA)
+		next.keeps(t, map[string]int{"a": All})
+		stop = next.lead(t, 8)
+		<-time.After(time.Hour)
+		if n := w.secrets.version(secretName) - writes; n != 1 {
+			t.Errorf("a leader whose verdict stays the same has written it %d times", n)
+		}
+		stop()
+
+		// What no leader has written is said and replaced.
+		for _, data := range []string{"{", `{"epoch":-1}`, `{"epoch":9,"count":1,"zones":[{"name":"a","by":"nobody","kept":99}]}`} {
+			w.secrets[secretName] = memorySecret{data: []byte(data), version: 100}
+			broken := w.replica(t, true)
+			broken.Load(t.Context())
+			broken.is(t, "")
+			stop := broken.lead(t, 10)
+			<-time.After(warmUp + 2*time.Second)
+			stop()
+			if got := string(w.secrets[secretName].data); !strings.Contains(got, `"epoch":10`) {
+				t.Errorf("the secret %s stays: %s", data, got)
+			}
+		}
+	})
+}
+
+func TestMetric(t *testing.T) {
+	w := newWorld()
+	r := w.replica(t, false)
+	r.Hear(&Verdict{Epoch: 1, Count: 1, Zones: []Zone{{"a", Nodes, epoch, 3}, {"b", Operator, epoch, All}}, Lost: []Loss{{Nodes, "", partition.All, epoch}, {Nodes, "a", partition.All, epoch}, {Proxies, "a", partition.All, epoch}}})
+	const want = `
+# HELP sonde_frozen 1 for each zone that is frozen or thaws (cause nodes or operator), and for each whose nodes or proxies are mostly not seen (nodes or proxies); zone is empty for the whole mesh, and for nodes without a zone.
+# TYPE sonde_frozen gauge
+sonde_frozen{cause="nodes",zone=""} 1
+sonde_frozen{cause="nodes",zone="a"} 1
+sonde_frozen{cause="operator",zone="b"} 1
+sonde_frozen{cause="proxies",zone="a"} 1
+`
+	if err := testutil.CollectAndCompare(collector{r.Freeze}, strings.NewReader(want)); err != nil {
+		t.Error(err)
+	}
+	if r.told != 1 {
+		t.Errorf("what was heard is told on %d times", r.told)
+	}
+}
+
+func TestValidate(t *testing.T) {
+	for want, v := range map[string]Verdict{
+		"epoch: -1":               {Epoch: -1},
+		"epoch: 9007199254740993": {Epoch: maxEpoch + 1},
+		`lost: kind "pods"`:       {Lost: []Loss{{Kind: "pods"}}},
+		`of zone "xxxx`:           {Lost: []Loss{{Kind: Nodes, Zone: strings.Repeat("x", 64)}}},
+		`by "proxies", kept 10`:   {Zones: []Zone{{Name: "a", By: Proxies, Kept: 10}}},
+		"kept 0":                  {Zones: []Zone{{Name: "a", By: Nodes}}},
+		"kept 11":                 {Zones: []Zone{{Name: "a", By: Nodes, Kept: 11}}},
+		`orders: zone ""`:         {Orders: []Order{{}}},
+		"zones: 1001":             {Zones: make([]Zone, 1001)},
+	} {
+		if err := v.Validate(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("Validate() = %v, want one with %q", err, want)
+		}
+	}
+}
