@@ -73,7 +73,7 @@ func (r *replica) tell() {
 		v := r.Verdict()
 		r.check(v)
 		r.s.mu.Lock()
-		delay := time.Duration(r.s.random.Int64N(int64(2 * time.Second)))
+		delay := time.Duration(r.s.lags.Int64N(int64(2 * time.Second)))
 		r.s.mu.Unlock()
 		r.wait(delay)
 		r.s.mu.Lock()

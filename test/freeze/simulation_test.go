@@ -39,6 +39,7 @@ type simulation struct {
 
 	running sync.WaitGroup
 	mu      sync.Mutex // guards the rest, and what replicas have
+	lags    *rand.Rand
 	nodes   map[string]freeze.Node
 	proxies []*proxy
 	// replicas run; names are counted.
@@ -54,7 +55,7 @@ type simulation struct {
 
 func newSimulation(j *seeded.Journal, seed uint64) *simulation {
 	s := &simulation{
-		Journal: j, random: rand.New(rand.NewPCG(seed, 29)), nodes: map[string]freeze.Node{}, lost: map[string]bool{}, cuts: map[[2]string]time.Time{}, secret: &secrets{},
+		Journal: j, random: rand.New(rand.NewPCG(seed, 29)), lags: rand.New(rand.NewPCG(seed, 31)), nodes: map[string]freeze.Node{}, lost: map[string]bool{}, cuts: map[[2]string]time.Time{}, secret: &secrets{},
 	}
 	for i := range 1 + s.random.IntN(3) {
 		zone := string(rune('a' + i))
