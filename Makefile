@@ -137,7 +137,7 @@ E2E_IPV6 = Probes|Seed|Strict|StatefulSet|Forms
 # Tests that stop what all need come last.
 E2E = cd test/e2e; tests() { SONDE_E2E_TESTBED=$(CURDIR)/bin/testbed $(OWN_CLUSTER) exec 1 ../../bin/$@/e2e.test -test.v -test.timeout 40m "$$@"; };
 E2E_TESTS = $(E2E) $(if $(RUN),tests -test.parallel 3 -test.run '$(RUN)',failed=; \
-	tests -test.parallel 3 -test.skip '^Test(Alone|Watchdog)' || failed=1; tests -test.run '^TestAlone' || failed=1; [ -z "$$failed" ])
+	tests -test.parallel 3 -test.skip '^Test(Alone|Watchdog|Freeze)' || failed=1; tests -test.run '^TestAlone' || failed=1; [ -z "$$failed" ])
 # Tests in parallel have several workloads fail: by default that opens the breaker, for all of them.
 e2e: CHART_VALUES = --set config.guardedLiveness.breaker.workloads=6
 .PHONY: e2e
@@ -146,14 +146,14 @@ e2e: bin/testbed image $(HELM) ## test it on a real cluster, as root (RUN=TestNa
 	$(call on_own_cluster,app stuckcp,$(E2E_TESTS))
 	$(if $(RUN)$(STATE)$(IP_FAMILY),,@$(MAKE) --no-print-directory $@ IP_FAMILY=ipv6 RUN='$(E2E_IPV6)')
 
-# Nodes become Unknown only in this cluster, and its tests take quarter of an hour: .ci/run has them as a part of its own.
+# Nodes become Unknown only in this cluster, and its tests take twenty minutes: .ci/run has them as a part of its own.
 WATCHDOG_CLUSTER := --nodes=4 --zones=a,b --node-monitor-grace-period=40s
 e2e-watchdog: UP_FLAGS = $(WATCHDOG_CLUSTER) $(if $(IP_FAMILY),--ip-family='$(IP_FAMILY)')
 e2e-watchdog: CHART_VALUES = --set watchdog.enabled=true --set 'watchdog.namespaces[0].name=default'
 .PHONY: e2e-watchdog
-e2e-watchdog: bin/testbed image $(HELM) ## test the watchdog on a real cluster of four nodes in two zones, as root (RUN=TestName STATE=… KEEP=1)
+e2e-watchdog: bin/testbed image $(HELM) ## test the watchdog and the freeze on a real cluster of four nodes in two zones, as root (RUN=TestName STATE=… KEEP=1)
 	@mkdir -p bin/$@ && cd test && go test -c -tags e2e -o ../bin/$@/e2e.test ./e2e
-	$(call on_own_cluster,app machines,$(E2E) tests -test.run '$(or $(RUN),^TestWatchdog)')
+	$(call on_own_cluster,app machines,$(E2E) tests -test.run '$(or $(RUN),^Test(Watchdog|Freeze))')
 
 # What takes 50 minutes: by hand and weekly, not in .ci/run. One test both ways: make e2e-kubernetes FOCUS='redirect http liveness' MESH=0
 .PHONY: e2e-kubernetes

@@ -81,8 +81,8 @@ func (r *traffic) checkServed(when string, since harness.Report) {
 	}
 }
 
-// waitServed waits until calls succeed again, and all pods answer.
-func (r *traffic) waitServed() {
+// waitServed waits until calls succeed again, and these pods answer.
+func (r *traffic) waitServed(pods []string) {
 	r.t.Helper()
 	r.wait(catchUp, "calls that all succeed", func() error {
 		before := r.report()
@@ -91,7 +91,7 @@ func (r *traffic) waitServed() {
 		if now.Failed > before.Failed {
 			return fmt.Errorf("%d more have failed: %v", now.Failed-before.Failed, now)
 		}
-		for _, pod := range r.pods {
+		for _, pod := range pods {
 			if now.Instances[pod] == before.Instances[pod] {
 				return fmt.Errorf("%s does not answer", pod)
 			}

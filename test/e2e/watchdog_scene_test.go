@@ -154,7 +154,7 @@ func (s *scene) remove() {
 			s.t.Error(err)
 		}
 	}
-	wait(s.t, time.Minute, "the end of the dependants", func() error {
+	wait(s.t, catchUp, "the end of the dependants", func() error {
 		left, err := cluster.client.AppsV1().Deployments(s.name).List(ctx, metav1.ListOptions{})
 		if err == nil && len(left.Items) > 0 {
 			err = fmt.Errorf("there are %d", len(left.Items))

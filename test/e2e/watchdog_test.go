@@ -43,7 +43,7 @@ func TestWatchdogKubeletsCutOff(t *testing.T) {
 	cut.heal()
 
 	s.waitWell(catchUp, original)
-	r.waitServed()
+	r.waitServed(r.pods)
 	r.checkServed("all is back", before)
 	s.checkScaled(map[string][]string{"machines": {"0", "1"}, "controller": {"0", "2"}, "autoscaler": {"0", "1"}})
 	s.seen.checkNoneDeleted("the kubelets were cut off")
