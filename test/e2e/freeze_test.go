@@ -43,11 +43,12 @@ func TestFreezeZoneDead(t *testing.T) {
 	t.Cleanup(func() { // the next test needs the nodes
 		link("up")
 		waitNodes(t, catchUp, cluster.nodes...)
-		waitMesh(t)
 	})
 	link("down")
+	dead := time.Now()
 	r.waitFrozen("only", 2)
 	r.waitFrozen("web", 2)
+	t.Logf("frozen %s after zone %s was dead", time.Since(dead).Round(100*time.Millisecond), deadZone)
 	living := slices.DeleteFunc(slices.Clone(r.pods), func(pod string) bool {
 		return slices.Contains(deadNodes, strings.TrimPrefix(r.pod(pod).Spec.NodeName, "node"))
 	})
@@ -65,6 +66,8 @@ func TestFreezeZoneDead(t *testing.T) {
 	client.waitCall("http://only.%s/", r.name)
 	r.waitFrozen("only", 0)
 	r.waitFrozen("web", 0)
+	t.Log(r.report())
+	waitMesh(t)
 }
 
 // The control plane is rolled: nothing is frozen, although all sessions and streams end.
