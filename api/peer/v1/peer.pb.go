@@ -1037,7 +1037,6 @@ type Listeners struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// When the ADS stream was opened; zero while there was none, and the proxy has joined.
 	Order *Order `protobuf:"bytes,1,opt,name=order,proto3" json:"order,omitempty"`
-	Open  bool   `protobuf:"varint,2,opt,name=open,proto3" json:"open,omitempty"`
 	// ip:port
 	Accepted []string `protobuf:"bytes,3,rep,name=accepted,proto3" json:"accepted,omitempty"`
 	// Reasons by ip:port.
@@ -1081,13 +1080,6 @@ func (x *Listeners) GetOrder() *Order {
 		return x.Order
 	}
 	return nil
-}
-
-func (x *Listeners) GetOpen() bool {
-	if x != nil {
-		return x.Open
-	}
-	return false
 }
 
 func (x *Listeners) GetAccepted() []string {
@@ -1971,15 +1963,14 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"d\n" +
 	"\bLiveness\x12*\n" +
 	"\x05order\x18\x01 \x01(\v2\x14.sonde.peer.v1.OrderR\x05order\x12,\n" +
-	"\x04said\x18\x02 \x01(\v2\x18.sonde.agent.v1.LivenessR\x04said\"\xe4\x01\n" +
+	"\x04said\x18\x02 \x01(\v2\x18.sonde.agent.v1.LivenessR\x04said\"\xd6\x01\n" +
 	"\tListeners\x12*\n" +
-	"\x05order\x18\x01 \x01(\v2\x14.sonde.peer.v1.OrderR\x05order\x12\x12\n" +
-	"\x04open\x18\x02 \x01(\bR\x04open\x12\x1a\n" +
+	"\x05order\x18\x01 \x01(\v2\x14.sonde.peer.v1.OrderR\x05order\x12\x1a\n" +
 	"\baccepted\x18\x03 \x03(\tR\baccepted\x12?\n" +
 	"\arefused\x18\x04 \x03(\v2%.sonde.peer.v1.Listeners.RefusedEntryR\arefused\x1a:\n" +
 	"\fRefusedEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"S\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01J\x04\b\x02\x10\x03\"S\n" +
 	"\aWaiting\x120\n" +
 	"\x05since\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\"8\n" +
