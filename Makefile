@@ -106,7 +106,7 @@ test: envoys api-server $(HELM) ## run every test of every module, with the race
 	for module in $(MODULES); do \
 		echo "== tests of $$module ($$SECONDS s)"; \
 		if [ $$module = test ]; then \
-			(cd test && go test $$race -count=1 -skip '$(FLOODS)' $$(go list ./... | grep --invert-match --extended-regexp '/test/(hostile|perport)$$')) || failed=1; \
+			(cd test && go test $$race -count=1 -timeout 20m -skip '$(FLOODS)' $$(go list ./... | grep --invert-match --extended-regexp '/test/(hostile|perport)$$')) || failed=1; \
 			echo "== attacks ($$SECONDS s)"; \
 			(cd test && go test $$race -count=1 -p 1 -timeout 20m $(ATTACKS)) || failed=1; \
 			(cd test && go test $$race -count=1 -run '$(FLOODS)' ./fidelity) || failed=1; \
