@@ -168,7 +168,7 @@ func TestNetworkPolicy(t *testing.T) {
 	}
 }
 
-// Several replicas spread over nodes, and no drain of nodes takes all.
+// Several replicas spread over zones and nodes, and no drain of nodes takes all.
 func TestReplicas(t *testing.T) {
 	for flag, want := range map[string]int32{"": 2, "--set=replicas=1": 1, "--set=replicas=3": 3} {
 		flags := strings.Fields(flag)
@@ -176,8 +176,15 @@ func TestReplicas(t *testing.T) {
 		var budget policyv1.PodDisruptionBudget
 		var peers corev1.Service
 		only(t, "Deployment", &d, flags...)
-		if got := *d.Spec.Replicas; got != want || d.Spec.Strategy.RollingUpdate.MaxUnavailable.IntValue() != 0 || len(d.Spec.Template.Spec.TopologySpreadConstraints) != 1 {
+		if got := *d.Spec.Replicas; got != want || d.Spec.Strategy.RollingUpdate.MaxUnavailable.IntValue() != 0 {
 			t.Errorf("%s: %d replicas, %+v", flag, got, d.Spec.Strategy)
+		}
+		var over []string
+		for _, c := range d.Spec.Template.Spec.TopologySpreadConstraints {
+			over = append(over, c.TopologyKey)
+		}
+		if diff := cmp.Diff([]string{corev1.LabelTopologyZone, corev1.LabelHostname}, over); diff != "" {
+			t.Errorf("%s: spread (-want +got):\n%s", flag, diff)
 		}
 		if has := only(t, "PodDisruptionBudget", &budget, flags...); has != (want > 1) || has && budget.Spec.MaxUnavailable.IntValue() != 1 {
 			t.Errorf("%s: budget %t, %+v", flag, has, budget.Spec)
