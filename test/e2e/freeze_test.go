@@ -5,6 +5,7 @@ package e2e
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -84,7 +85,7 @@ func TestFreezeRolled(t *testing.T) {
 	}
 	before, start := frozen(), r.report()
 	for i := range 2 {
-		cp.restart("sonde-cp", map[string]string{"e2e-rolled": fmt.Sprint(i)})
+		cp.restart("sonde-cp", map[string]string{"e2e-rolled": strconv.Itoa(i)})
 		cp.waitReplicas()
 	}
 	pass(t, 2*time.Minute) // a leader that has just started judges nothing for the first
