@@ -183,7 +183,10 @@ func TestReplicas(t *testing.T) {
 		for _, c := range d.Spec.Template.Spec.TopologySpreadConstraints {
 			over = append(over, c.TopologyKey)
 		}
-		if diff := cmp.Diff([]string{corev1.LabelTopologyZone, corev1.LabelHostname}, over); diff != "" {
+		for _, term := range d.Spec.Template.Spec.Affinity.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution {
+			over = append(over, term.PodAffinityTerm.TopologyKey)
+		}
+		if diff := cmp.Diff([]string{corev1.LabelHostname, corev1.LabelTopologyZone}, over); diff != "" {
 			t.Errorf("%s: spread (-want +got):\n%s", flag, diff)
 		}
 		if has := only(t, "PodDisruptionBudget", &budget, flags...); has != (want > 1) || has && budget.Spec.MaxUnavailable.IntValue() != 1 {
