@@ -37,6 +37,11 @@ image: build ## make the container image bin/sonde-image.tar (TAG=registry/name:
 bin/testbed:
 	cd tools && go build -trimpath -o ../$@ ./testbed
 
+# Exit code 3 of it says that this history does not have the release before: tests of upgrades are left out then, unless SONDE_TEST_PREVIOUS=required.
+.PHONY: bin/previous
+bin/previous:
+	cd tools && go build -trimpath -o ../$@ ./previous
+
 .PHONY: cluster-up
 cluster-up: bin/testbed ## start a Kubernetes cluster on this machine, as root (NODES=2 IP_FAMILY=dual|ipv4|ipv6 ZONES=a,b NODE_MONITOR_GRACE_PERIOD=40s)
 	@$(TESTBED) up $(UP_FLAGS)
@@ -59,6 +64,22 @@ $(HELM):
 .PHONY: helm
 helm: $(HELM) ## build Helm, which tests run, into the cache, and print where it is
 	@echo $(HELM)
+
+# Of the discoveries of Prometheus only that of Kubernetes: the others bring the libraries of every cloud.
+PROMETHEUS_VERSION := v0.316.0
+PROMETHEUS := $(CACHE)/tools/prometheus-$(PROMETHEUS_VERSION)
+
+$(PROMETHEUS)/promtool $(PROMETHEUS)/prometheus:
+	@mkdir -p $(@D)
+	@GOBIN=$(@D) CGO_ENABLED=0 go install -trimpath -tags remove_all_sd,enable_kubernetes_sd -ldflags '-s -w' github.com/prometheus/prometheus/cmd/$(@F)@$(PROMETHEUS_VERSION)
+
+.PHONY: promtool
+promtool: $(PROMETHEUS)/promtool ## build promtool, which tests run, into the cache, and print where it is
+	@echo $<
+
+.PHONY: prometheus
+prometheus: $(PROMETHEUS)/prometheus ## build Prometheus, which make e2e-alerts runs, into the cache, and print where it is
+	@echo $<
 
 .PHONY: cluster-install
 cluster-install: bin/testbed $(HELM) ## install the chart on that cluster
@@ -93,28 +114,33 @@ test-short: ## run the quick tests of every module, a minute each, before the ot
 		(cd $$module && go test -short -p 4 ./...) || failed=1; \
 	done; [ -z "$$failed" ]
 
-# Tests in test/ run programs that `go test` does not see change: their results are not taken from its cache. Those that attack take all processors,
-# and come one after the other. Those of other modules mostly wait. Without GORACE each program with the race detector waits for a second before
-# it ends.
+# Tests in test/ run programs that `go test` does not see change: their results are not taken from its cache. Those of test/kube wait for a quarter of an
+# hour in all, one after the other: they run beside the others, and what they say is shown at the end. Those that attack take all processors, and come
+# last, one after the other. Without GORACE each program with the race detector waits for a second before it ends.
 ATTACKS := ./hostile ./perport
 FLOODS := ^TestPerPortFloods$$
+BESIDE := ./kube
 .PHONY: test
-test: envoys api-server $(HELM) ## run every test of every module, with the race detector if there is a C compiler
+test: envoys api-server $(HELM) $(PROMETHEUS)/promtool ## run every test of every module, with the race detector if there is a C compiler
 	@failed=; race=-race; compiler=$$(go env CC); \
 	command -v $${compiler%% *} >/dev/null || { race=; echo "no C compiler ($$compiler): the tests run without the race detector" >&2; }; \
-	export GORACE=atexit_sleep_ms=0; \
-	for module in $(MODULES); do \
+	export GORACE=atexit_sleep_ms=0; said=$$(mktemp); trap 'rm -f $$said' EXIT; \
+	(cd test && go test $$race -count=1 -timeout 30m $(BESIDE)) >$$said 2>&1 & beside=$$!; \
+	for module in $(filter-out test,$(MODULES)); do \
 		echo "== tests of $$module ($$SECONDS s)"; \
-		if [ $$module = test ]; then \
-			(cd test && go test $$race -count=1 -timeout 20m -skip '$(FLOODS)' $$(go list ./... | grep --invert-match --extended-regexp '/test/(hostile|perport)$$')) || failed=1; \
-			echo "== attacks ($$SECONDS s)"; \
-			(cd test && go test $$race -count=1 -p 1 -timeout 20m $(ATTACKS)) || failed=1; \
-			(cd test && go test $$race -count=1 -run '$(FLOODS)' ./fidelity) || failed=1; \
-		else (cd $$module && go test $$race -p 4 ./...) || failed=1; fi; \
-	done; echo "== tests end ($$SECONDS s)"; [ -z "$$failed" ]
+		(cd $$module && go test $$race -p 4 ./...) || failed=1; \
+	done; \
+	echo "== tests of test ($$SECONDS s)"; \
+	(cd test && go test $$race -count=1 -p 4 -timeout 20m -skip '$(FLOODS)' $$(go list ./... | grep --invert-match --extended-regexp '/test/(hostile|perport|kube)$$')) || failed=1; \
+	echo "== those beside them ($$SECONDS s)"; \
+	wait $$beside || failed=1; cat $$said; \
+	echo "== attacks ($$SECONDS s)"; \
+	(cd test && go test $$race -count=1 -p 1 -timeout 20m $(ATTACKS)) || failed=1; \
+	(cd test && go test $$race -count=1 -run '$(FLOODS)' ./fidelity) || failed=1; \
+	echo "== tests end ($$SECONDS s)"; [ -z "$$failed" ]
 
 # A cluster of the target's own, or that of STATE, with the image, programs of test/ as images and the chart. It ends with the target,
-# unless KEEP. Helm leaves the CustomResourceDefinitions of a cluster that is there as they are. What uses it runs on the network of node 1, where nothing can be downloaded: it is built before.
+# unless KEEP. What uses it runs on the network of node 1, where nothing can be downloaded: it is built before.
 OWN_CLUSTER = $(CURDIR)/bin/testbed --state='$(or $(STATE),/var/tmp/sonde-$@)'
 define on_own_cluster
 	$(if $(1),@cd test && CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o ../bin/$@/ $(addprefix ./,$(1)))
@@ -122,7 +148,6 @@ define on_own_cluster
 	@$(if $(STATE)$(filter-out 0,$(KEEP)),,trap "$(OWN_CLUSTER) down" EXIT;) \
 	$(if $(STATE),,$(OWN_CLUSTER) up $(UP_FLAGS);) \
 	$(OWN_CLUSTER) load-image bin/sonde-image.tar $(patsubst %,bin/$@/%.tar,$(1)); \
-	$(if $(STATE),$(OWN_CLUSTER) kubectl -- apply --server-side --force-conflicts -f deploy/chart/crds/ >bin/$@/crds.log;) \
 	$(OWN_CLUSTER) exec 1 $(HELM) upgrade --install sonde deploy/chart --namespace sonde-system --create-namespace --wait --timeout 2m $(CHART_VALUES) >bin/$@/helm.log; \
 	$(2)
 endef
@@ -135,16 +160,23 @@ cluster-demo: bin/testbed image $(HELM) ## show the mesh on a real cluster, each
 # What depends on the family of addresses is tried once more where pods have IPv6 alone; all else there by hand, with IP_FAMILY=ipv6.
 E2E_IPV6 = Seed|Strict|StatefulSet|Forms
 # Tests that stop what all need come last.
-E2E = cd test/e2e; tests() { SONDE_E2E_TESTBED=$(CURDIR)/bin/testbed $(OWN_CLUSTER) exec 1 ../../bin/$@/e2e.test -test.v -test.timeout 40m "$$@"; };
+E2E = cd test/e2e; tests() { SONDE_E2E_TESTBED=$(CURDIR)/bin/testbed SONDE_E2E_HELM=$(HELM) SONDE_E2E_PREVIOUS=$$(cat $(CURDIR)/bin/$@/previous 2>/dev/null) $(OWN_CLUSTER) exec 1 ../../bin/$@/e2e.test -test.v -test.timeout 40m "$$@"; };
 E2E_TESTS = $(E2E) $(if $(RUN),tests -test.parallel 3 -test.run '$(RUN)',failed=; \
-	tests -test.parallel 3 -test.skip '^Test(Alone|Watchdog|Freeze)' || failed=1; tests -test.run '^TestAlone' || failed=1; [ -z "$$failed" ])
+	tests -test.parallel 3 -test.skip '^Test(Alone|Watchdog|Freeze|Alerts|Upgrade)' || failed=1; \
+	tests -test.run '^TestAlone' $(if $(SKIP),-test.skip '$(SKIP)') || failed=1; [ -z "$$failed" ])
 # Tests in parallel have several workloads fail: by default that opens the breaker, for all of them.
 e2e: CHART_VALUES = --set config.guardedLiveness.breaker.workloads=6
 .PHONY: e2e
-e2e: bin/testbed image $(HELM) ## test it on a real cluster, as root (RUN=TestName STATE=… KEEP=1 IP_FAMILY=dual|ipv4|ipv6)
+e2e: bin/testbed bin/previous image $(HELM) ## test it on a real cluster, as root (RUN=TestName SKIP=TestName STATE=… KEEP=1 IP_FAMILY=dual|ipv4|ipv6)
 	@mkdir -p bin/$@ && cd test && go test -c -tags e2e -o ../bin/$@/e2e.test ./e2e
+	@bin/previous --image --repository=. >bin/$@/previous || [ $$? = 3 ]
 	$(call on_own_cluster,app stuckcp,$(E2E_TESTS))
 	$(if $(RUN)$(STATE)$(IP_FAMILY),,@$(MAKE) --no-print-directory $@ IP_FAMILY=ipv6 RUN='$(E2E_IPV6)')
+
+# Before a release: make e2e has all but the last, which takes as long as the others.
+.PHONY: e2e-upgrade
+e2e-upgrade: ## test upgrades alone on a real cluster, with all probes asked meanwhile, as root
+	@$(MAKE) --no-print-directory e2e RUN='^Test(AloneGuides|AloneReinstall|AloneUpgrade|UpgradeProbes)$$'
 
 # Nodes become Unknown only in this cluster, and its tests take twenty minutes: .ci/run has them as a part of its own.
 WATCHDOG_CLUSTER := --nodes=4 --zones=a,b --node-monitor-grace-period=40s
@@ -154,6 +186,12 @@ e2e-watchdog: CHART_VALUES = --set watchdog.enabled=true --set 'watchdog.namespa
 e2e-watchdog: bin/testbed image $(HELM) ## test the watchdog and the freeze on a real cluster of four nodes in two zones, as root (RUN=TestName STATE=… KEEP=1)
 	@mkdir -p bin/$@ && cd test && go test -c -tags e2e -o ../bin/$@/e2e.test ./e2e
 	$(call on_own_cluster,app machines,$(E2E) tests -test.run '$(or $(RUN),^Test(Watchdog|Freeze))')
+
+# A Prometheus that is built takes minutes, and its faults seven more: by hand, not in .ci/run, which tries the alerts with promtool.
+.PHONY: e2e-alerts
+e2e-alerts: bin/testbed image $(HELM) $(PROMETHEUS)/prometheus ## have a real Prometheus scrape a STRICT mesh, and alerts fire for faults that are made, as root (STATE=… KEEP=1)
+	@mkdir -p bin/$@ && cd test && go test -c -tags e2e -o ../bin/$@/e2e.test ./e2e
+	$(call on_own_cluster,app,$(E2E) tests -test.run '^TestAlerts$$')
 
 # What takes 50 minutes: by hand and weekly, not in .ci/run. One test both ways: make e2e-kubernetes FOCUS='redirect http liveness' MESH=0
 .PHONY: e2e-kubernetes
@@ -208,7 +246,7 @@ golden: ## write the golden files anew from what the code does; read the diff
 	done
 
 .PHONY: deflake
-deflake: envoys api-server $(HELM) ## run tests again and again until one fails (MODULE=test PKG=./envoy RUN=TestName)
+deflake: envoys api-server $(HELM) $(PROMETHEUS)/promtool ## run tests again and again until one fails (MODULE=test PKG=./envoy RUN=TestName)
 	@race=-race; command -v $$(go env CC | cut -d' ' -f1) >/dev/null || race=; \
 	cd $(or $(MODULE),.); \
 	for ((round = 1; ; round++)); do \

@@ -45,7 +45,7 @@ func metricsPage(all []metric) string {
 	var page strings.Builder
 	write := func(format string, args ...any) { _, _ = fmt.Fprintf(&page, format, args...) } // never fails
 	write("# Metrics\n\n<!-- Written by make golden from the source. -->\n\n" +
-		"The programs serve `/metrics` in the text format of Prometheus: `sonde-cp` on its health port, 5680, `sonde-dp` on `--admin-addr`, and `sonde-watchdog` on `--health-addr`. " +
+		"The programs serve `/metrics` in the text format of Prometheus: `sonde-cp` on its health port, 5680, `sonde-dp` on `--admin-addr` and, for Prometheus, on `--metrics-addr` ([metrics of pods](#metrics-of-pods)), and `sonde-watchdog` on `--health-addr`. " +
 		"`sonde-dp` has Envoy's statistics there as well, those that were used since Envoy started, with Envoy's names (`envoy_…`, " +
 		"[Envoy's documentation](https://www.envoyproxy.io/docs/envoy/latest/configuration/upstream/cluster_manager/cluster_stats)); " +
 		"`sonde-cp` and `sonde-watchdog` have Go's (`go_…`, `process_…`).\n")
@@ -71,6 +71,7 @@ func metricsPage(all []metric) string {
 			}
 		}
 	}
+	page.WriteString(podMetricsSection())
 	return page.String()
 }
 

@@ -3,6 +3,7 @@
 // It imports the view; streams, agents, certificate authorities and the store are behind the functions of Options, which
 // return messages of the API. controlplane sets them:
 //
+//	Access       who else may call, and what                   controller/access.Authorizer
 //	View         the current view                               meshview.Builder.View
 //	Problems     what the store cannot read                     store.Dir.Problems
 //	Streams      Envoy's ADS streams, by proxy                  xds.Server.Status
@@ -15,6 +16,6 @@
 //	Rotator      starts a rotation, and returns its progress    agents.Server
 //	Restarts     guarded containers that fail or restart        controlplane, from restarts.Restarts and peers.Peers
 //
-// Every call needs the admin token, and TLS with the serving certificate. Calls that change something (a token, a rotation)
-// are logged, without the token.
+// Every call needs TLS with the serving certificate, and the admin token, or on Kubernetes a token of a service account that has the right which the
+// call needs (adminv1.RightOf). Calls that change something (a token, a rotation) are logged, with the caller and without the token.
 package admin

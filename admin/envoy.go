@@ -28,6 +28,6 @@ func (s *service) InspectEnvoy(r *adminv1.InspectEnvoyRequest, stream adminv1.Ad
 	}
 	ctx, cancel := context.WithTimeout(stream.Context(), inspectTimeout)
 	defer cancel()
-	s.o.Logger.InfoContext(ctx, "envoy inspected", "mesh", p.Dataplane.Mesh, "proxy", p.Dataplane.Name, "view", view)
+	s.o.Logger.InfoContext(ctx, "envoy inspected", "mesh", p.Dataplane.Mesh, "proxy", p.Dataplane.Name, "view", view, "caller", callerOf(ctx))
 	return s.o.Query(ctx, p.ID(), view, func(part []byte) error { return stream.Send(&adminv1.InspectEnvoyPart{Data: part}) })
 }

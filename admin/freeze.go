@@ -27,6 +27,6 @@ func (s *service) FreezeZone(ctx context.Context, r *adminv1.FreezeZoneRequest) 
 	if err != nil {
 		return nil, err
 	}
-	s.o.Logger.InfoContext(ctx, "zone ordered to freeze or thaw", "zone", r.GetZone(), "thaw", r.GetThaw(), "keptPercent", response.GetKeptPercent(), "peer", peerAddress(ctx))
+	s.o.Logger.InfoContext(ctx, "zone ordered to freeze or thaw", "zone", r.GetZone(), "thaw", r.GetThaw(), "keptPercent", response.GetKeptPercent(), "peer", peerAddress(ctx), "caller", callerOf(ctx))
 	return response, nil
 }

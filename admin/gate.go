@@ -4,84 +4,77 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
-	"hash/maphash"
 	"log/slog"
-	"net/netip"
+	"path"
 	"strings"
 
-	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
-	"github.com/sonde-mesh/sonde/internal/connlimit"
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/internal/grpcconn"
 )
 
-const (
-	// Wrong tokens that one address may send: a burst, then a number per second.
-	wrongTokenBurst = 10
-	wrongTokenRate  = rate.Limit(1)
-	// All addresses share this many limiters, so that their number does not matter for memory.
-	limiters = 1024
-)
-
-// gate refuses calls without the admin token. Wrong tokens are limited by address, so that they cannot fill the log. The
-// right token is never refused: it is too long to be guessed, and otherwise a script with an old token would lock out
-// all clients at the same address.
+// gate refuses calls without the admin token, unless its access knows the token. The log limits what it says of them by address. No number of wrong
+// tokens has the right one refused: it is too long to be guessed, and otherwise a script with an old token would lock out all clients at the same
+// address.
 type gate struct {
-	token [sha256.Size]byte
-	log   *slog.Logger
-	seed  maphash.Seed
-	wrong [limiters]*rate.Limiter
+	token  [sha256.Size]byte
+	access Access // nil for none
+	log    *slog.Logger
 }
 
-func newGate(token string, log *slog.Logger) *gate {
-	g := &gate{token: sha256.Sum256([]byte(token)), log: log, seed: maphash.MakeSeed()}
-	for i := range g.wrong {
-		g.wrong[i] = rate.NewLimiter(wrongTokenRate, wrongTokenBurst)
-	}
-	return g
+func newGate(token string, access Access, log *slog.Logger) *gate {
+	return &gate{token: sha256.Sum256([]byte(token)), access: access, log: log}
 }
 
 func (g *gate) unary(ctx context.Context, request any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
-	if err := g.check(ctx, info.FullMethod); err != nil {
+	caller, err := g.check(ctx, info.FullMethod)
+	if err != nil {
 		return nil, err
 	}
 	defer grpcconn.Begin(ctx)()
-	return next(ctx, request)
+	return next(withCaller(ctx, caller), request)
 }
 
 func (g *gate) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
-	if err := g.check(stream.Context(), info.FullMethod); err != nil {
+	caller, err := g.check(stream.Context(), info.FullMethod)
+	if err != nil {
 		return err
 	}
 	defer grpcconn.Begin(stream.Context())()
-	return next(srv, stream)
+	return next(srv, calledStream{stream, withCaller(stream.Context(), caller)})
 }
 
-// check compares hashes of the tokens in constant time, so that neither content nor length can be measured.
-func (g *gate) check(ctx context.Context, method string) error {
-	sent := sha256.Sum256([]byte(bearer(ctx)))
+// check returns who calls. It compares hashes of the admin tokens in constant time, so that neither content nor length can be measured.
+func (g *gate) check(ctx context.Context, method string) (caller string, err error) {
+	token := bearer(ctx)
+	sent := sha256.Sum256([]byte(token))
 	if subtle.ConstantTimeCompare(sent[:], g.token[:]) == 1 {
-		return nil
+		return byAdminToken, nil
 	}
-	if !g.limiter(ctx).Allow() {
-		return status.Error(codes.ResourceExhausted, "the admin token is missing or wrong, once too often from this address")
+	if g.access != nil && strings.Count(token, ".") == 2 { // as a JWT has
+		return g.authorize(ctx, token, method)
 	}
 	g.log.WarnContext(ctx, "admin token refused", "peer", peerAddress(ctx), "method", method)
-	return status.Error(codes.Unauthenticated, "the admin token is missing or wrong")
+	return "", status.Error(codes.Unauthenticated, "the admin token is missing or wrong")
 }
 
-// limiter returns the limiter of the caller's address.
-func (g *gate) limiter(ctx context.Context) *rate.Limiter {
-	var source netip.Prefix
-	if p, ok := peer.FromContext(ctx); ok {
-		source = connlimit.SourceOf(p.Addr)
+// authorize returns whom another token identifies, if the caller has the right to call the method.
+func (g *gate) authorize(ctx context.Context, token, method string) (caller string, err error) {
+	need, known := adminv1.RightOf(method)
+	if known {
+		caller, err = g.access.Authorize(ctx, token, need)
+	} else {
+		err = status.Errorf(codes.PermissionDenied, "%s: is for callers with the admin token", path.Base(method))
 	}
-	return g.wrong[maphash.Comparable(g.seed, source)%limiters]
+	if err != nil {
+		g.log.WarnContext(ctx, "admin call refused", "peer", peerAddress(ctx), "method", method, "err", status.Convert(err).Message())
+	}
+	return caller, err
 }
 
 // bearer returns the bearer token of the call, "" if there is none.

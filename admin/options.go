@@ -21,8 +21,10 @@ import (
 type Options struct {
 	// TLS has the serving certificate. It is cloned. Required.
 	TLS *tls.Config
-	// BearerToken is the token that each call must send. Required.
+	// BearerToken is the admin token, with which all calls are allowed. Required.
 	BearerToken string
+	// Access knows other tokens, and what their callers may do. Default: the admin token alone is good.
+	Access Access
 
 	// View returns the current view, nil before the first. Required.
 	View func() *meshview.View
@@ -66,6 +68,8 @@ type Options struct {
 	Restarts Restarts
 	// Freeze freezes or thaws a zone. Errors are gRPC statuses. Default: calls of it fail, as there are zones on Kubernetes alone.
 	Freeze func(context.Context, *adminv1.FreezeZoneRequest) (*adminv1.FreezeZoneResponse, error)
+	// Strict returns what speaks against mode STRICT in a mesh, and what it would refuse. It gets what Streams returns. Default: calls of it fail.
+	Strict func(ctx context.Context, m *meshview.Mesh, streams map[mesh.ID][]*adminv1.Stream) *adminv1.StrictMesh
 	// Health returns all health checks of the control plane. It may take as long as they do. Default: none.
 	Health func(context.Context) []*adminv1.HealthCheck
 

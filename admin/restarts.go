@@ -72,6 +72,6 @@ func (s *service) ReleaseRestarts(ctx context.Context, r *adminv1.ReleaseRestart
 	if err != nil {
 		return nil, err
 	}
-	s.o.Logger.InfoContext(ctx, "restarts released", "workload", response.GetWorkload(), "released", response.GetReleased(), "peer", peerAddress(ctx))
+	s.o.Logger.InfoContext(ctx, "restarts released", "workload", response.GetWorkload(), "released", response.GetReleased(), "peer", peerAddress(ctx), "caller", callerOf(ctx))
 	return response, nil
 }

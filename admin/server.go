@@ -43,7 +43,7 @@ func NewServer(o Options) (*Server, error) {
 	}
 	config := o.TLS.Clone()
 	config.MinVersion = tls.VersionTLS13
-	g := newGate(o.BearerToken, o.Logger)
+	g := newGate(o.BearerToken, o.Access, o.Logger)
 	s := &Server{grpc: grpc.NewServer(
 		grpc.Creds(grpcconn.Credentials(credentials.NewTLS(config), func(net.Addr, error) {})), // who has no token is no caller
 		grpc.UnaryInterceptor(g.unary),

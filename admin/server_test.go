@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -22,6 +23,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	"github.com/sonde-mesh/sonde/internal/jsonlog"
 	"github.com/sonde-mesh/sonde/internal/logtest"
 )
 
@@ -70,38 +72,41 @@ func TestEveryCallNeedsTheToken(t *testing.T) {
 	}
 }
 
-func TestWrongTokensAreLimitedByAddress(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var log logtest.Buffer
-		g := newGate(testToken, slog.New(slog.NewTextHandler(&log, nil)))
-		from := func(address, token string) codes.Code {
-			ctx := peer.NewContext(t.Context(), &peer.Peer{Addr: net.TCPAddrFromAddrPort(netip.MustParseAddrPort(address))})
-			ctx = metadata.NewIncomingContext(ctx, metadata.Pairs("authorization", "Bearer "+token))
-			return status.Code(g.check(ctx, "/method"))
-		}
-		expect := func(address, token string, want codes.Code) {
-			t.Helper()
-			if got := from(address, token); got != want {
-				t.Errorf("call from %s with %q: %s, want %s", address, token, got, want)
-			}
-		}
-		for range wrongTokenBurst {
-			expect("10.0.0.1:1", "wrong", codes.Unauthenticated)
-			expect("[2001:db8::1]:1", "wrong", codes.Unauthenticated)
-		}
-		expect("10.0.0.1:2", "wrong", codes.ResourceExhausted)
-		expect("[2001:db8::2]:1", "wrong", codes.ResourceExhausted) // a host may have a whole /64
-		for range 100 {
-			expect("10.0.0.1:2", testToken, codes.OK)
-		}
-		if n := strings.Count(log.String(), "admin token refused"); n != 2*wrongTokenBurst {
-			t.Errorf("%d lines in the log, want %d", n, 2*wrongTokenBurst)
-		}
+// refusing is an Access that refuses all tokens.
+type refusing struct{}
 
-		<-time.After(1100 * time.Millisecond)
-		expect("10.0.0.1:2", "wrong", codes.Unauthenticated)
-		expect("10.0.0.1:2", "wrong", codes.ResourceExhausted)
-	})
+func (refusing) Authorize(context.Context, string, adminv1.Right) (string, error) {
+	return "", status.Error(codes.PermissionDenied, "no right")
+}
+
+// Callers that are refused all the time neither fill the log nor have the right token refused.
+func TestRefusedCallersAreLimitedInTheLog(t *testing.T) {
+	for message, token := range map[string]string{"admin token refused": "wrong", "admin call refused": "a.b.c"} {
+		synctest.Test(t, func(t *testing.T) {
+			var log logtest.Buffer
+			g := newGate(testToken, refusing{}, jsonlog.New(&log, slog.LevelInfo))
+			call := func(address, token string) error {
+				ctx := peer.NewContext(t.Context(), &peer.Peer{Addr: net.TCPAddrFromAddrPort(netip.MustParseAddrPort(address))})
+				ctx = metadata.NewIncomingContext(ctx, metadata.Pairs("authorization", "Bearer "+token))
+				_, err := g.check(ctx, adminv1.AdminService_RotateCA_FullMethodName)
+				return err
+			}
+			for n := range 100 {
+				for _, address := range []string{"10.0.0.1:1", fmt.Sprintf("[2001:db8::%x]:1", n)} { // a host may have a whole /64
+					if err := call(address, token); status.Code(err) != codes.Unauthenticated && status.Code(err) != codes.PermissionDenied {
+						t.Errorf("%q is not refused for what it is: %v", token, err)
+					}
+				}
+			}
+			if n := strings.Count(log.String(), message); n == 0 || n > 40 {
+				t.Errorf("%d lines say %q, want at most 20 for each address", n, message)
+			}
+			if err := call("10.0.0.1:2", testToken); err != nil {
+				t.Errorf("the right token: %v", err)
+			}
+			<-time.After(time.Minute) // the log counts what it has left out
+		})
+	}
 }
 
 func TestAServerOfAnotherAuthorityIsRefused(t *testing.T) {

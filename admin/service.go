@@ -173,7 +173,7 @@ func (s *service) GenerateDataplaneToken(ctx context.Context, r *adminv1.Generat
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
 	s.o.Logger.InfoContext(ctx, "dataplane token issued", "mesh", subject.Mesh, "proxy", subject.Dataplane,
-		"workload", mesh.WorkloadText(path), "expires", expires, "peer", peerAddress(ctx))
+		"workload", mesh.WorkloadText(path), "expires", expires, "peer", peerAddress(ctx), "caller", callerOf(ctx))
 	return &adminv1.GenerateDataplaneTokenResponse{Token: signed, Expires: timestamppb.New(expires)}, nil
 }
 
@@ -187,7 +187,7 @@ func (s *service) RotateCA(ctx context.Context, r *adminv1.RotateCARequest) (*ad
 		return nil, fmt.Errorf("rotate the certificate authority of mesh %q: %w", r.GetMesh(), err)
 	}
 	s.o.Logger.InfoContext(ctx, "CA rotation requested", "mesh", r.GetMesh(), "force", r.GetForce(),
-		"step", rotation.GetStep().String(), "waiting", len(rotation.GetWaiting()), "peer", peerAddress(ctx))
+		"step", rotation.GetStep().String(), "waiting", len(rotation.GetWaiting()), "peer", peerAddress(ctx), "caller", callerOf(ctx))
 	return rotation, nil
 }
 
@@ -210,7 +210,7 @@ func (s *service) RotateServingCA(ctx context.Context, r *adminv1.RotateServingC
 		return nil, fmt.Errorf("rotate the serving CA: %w", err)
 	}
 	s.o.Logger.InfoContext(ctx, "serving CA rotation requested", "force", r.GetForce(), "proceed", r.GetProceed(),
-		"step", rotation.GetStep().String(), "waiting", len(rotation.GetWaiting()), "peer", peerAddress(ctx))
+		"step", rotation.GetStep().String(), "waiting", len(rotation.GetWaiting()), "peer", peerAddress(ctx), "caller", callerOf(ctx))
 	return rotation, nil
 }
 
@@ -237,7 +237,7 @@ func (s *service) DrainDataplane(ctx context.Context, r *adminv1.DrainDataplaneR
 	if err != nil {
 		return nil, err
 	}
-	s.o.Logger.InfoContext(ctx, "drain requested", "mesh", p.Dataplane.Mesh, "proxy", p.Dataplane.Name, "undo", r.GetUndo(), "peer", peerAddress(ctx))
+	s.o.Logger.InfoContext(ctx, "drain requested", "mesh", p.Dataplane.Mesh, "proxy", p.Dataplane.Name, "undo", r.GetUndo(), "peer", peerAddress(ctx), "caller", callerOf(ctx))
 	return &adminv1.DrainDataplaneResponse{Mesh: p.Dataplane.Mesh, Before: before}, nil
 }
 

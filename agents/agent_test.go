@@ -31,6 +31,7 @@ type agent struct {
 	// features and instance are those of its Hello.
 	features []string
 	instance string
+	version  *agentv1.Version // as it says when it joins
 
 	key       *ecdsa.PrivateKey
 	leaf      *x509.Certificate
@@ -105,7 +106,7 @@ func (a *agent) joinAs(instance string) error {
 	ctx, cancel := context.WithTimeout(a.h.t.Context(), patience)
 	defer cancel()
 	response, err := agentv1.NewAgentServiceClient(conn).Join(ctx,
-		&agentv1.JoinRequest{Mesh: "default", Name: a.name, Token: a.token, Csr: request, ControlPlaneAddress: "cp:5678", Instance: instance})
+		&agentv1.JoinRequest{Mesh: "default", Name: a.name, Token: a.token, Csr: request, ControlPlaneAddress: "cp:5678", Instance: instance, Version: a.version})
 	if err != nil {
 		return err
 	}

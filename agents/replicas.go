@@ -133,5 +133,6 @@ func (s *Server) wanted(said peers.Said) bool {
 	return !superseded(func(m *peerv1.Proxy) *peerv1.Order { return m.GetSession().GetOrder() }) ||
 		!superseded(func(m *peerv1.Proxy) *peerv1.Order { return m.GetApplications().GetOrder() }) ||
 		!superseded(func(m *peerv1.Proxy) *peerv1.Order { return m.GetLiveness().GetOrder() }) ||
+		!superseded(func(m *peerv1.Proxy) *peerv1.Order { return m.GetPlaintext().GetOrder() }) ||
 		!superseded(func(m *peerv1.Proxy) *peerv1.Order { return m.GetListeners().GetOrder() })
 }

@@ -169,6 +169,7 @@ func New(o Options) (*Server, error) {
 	}
 	s.joins, err = join.New(join.Options{
 		Authority: o.Authority, Tokens: o.Tokens, Observed: s.observed, View: o.View, Bootstrap: o.Bootstrap, Waits: o.Peers.Changed, Refused: o.Refused,
+		Version:        o.Version,
 		CheckDuplicate: s.sessions.CheckDuplicate, Logger: o.Logger, Registerer: o.Registerer, Now: o.Now, Limits: o.joins,
 	})
 	if err != nil {

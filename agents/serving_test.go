@@ -2,10 +2,9 @@ package agents_test
 
 import (
 	"context"
-	"fmt"
+	"encoding/json"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -316,22 +315,28 @@ func TestAgentAheadIsToldNothing(t *testing.T) {
 	}
 }
 
-// TestBootstrapSaysWhereEnvoyFindsTheCAs joins as an agent of an earlier release, and as one that writes the file.
-func TestBootstrapSaysWhereEnvoyFindsTheCAs(t *testing.T) {
+// TestBootstrapSaysWhatTheAgentDoes joins as an agent of an earlier release, as one that writes the file of CAs, and as one that takes records.
+func TestBootstrapSaysWhatTheAgentDoes(t *testing.T) {
 	h := newHarness(t, func(o *agents.Options) {
-		o.Bootstrap = func(_ *meshview.Proxy, s join.Sidecar) ([]byte, error) { return fmt.Append(nil, s.ServingCAFile), nil }
+		o.Bootstrap = func(_ *meshview.Proxy, s join.Sidecar) ([]byte, error) {
+			return json.Marshal(map[string]bool{agentv1.FeatureServingCA: s.ServingCAFile, agentv1.FeaturePlaintext: s.Records})
+		}
 	})
 	h.fill("web-1")
 	a := h.agent("web-1")
-	for _, features := range [][]string{nil, {agentv1.FeatureServingCA}} {
+	for want, features := range map[string][]string{
+		`{"plaintext":false,"serving-ca":false}`: nil,
+		`{"plaintext":false,"serving-ca":true}`:  {agentv1.FeatureServingCA},
+		`{"plaintext":true,"serving-ca":true}`:   {agentv1.FeatureServingCA, agentv1.FeaturePlaintext},
+	} {
 		_, request := csr(t)
 		conn := a.dial()
 		response, err := agentv1.NewAgentServiceClient(conn).Join(t.Context(), &agentv1.JoinRequest{
 			Mesh: "default", Name: "web-1", Token: a.token, Csr: request, ControlPlaneAddress: "cp:5678", Features: features,
 		})
 		_ = conn.Close()
-		if want := strconv.FormatBool(features != nil); err != nil || string(response.GetBootstrap()) != want {
-			t.Errorf("features %v: bootstrap from the file %s, %v, want %s", features, response.GetBootstrap(), err, want)
+		if err != nil || string(response.GetBootstrap()) != want {
+			t.Errorf("features %v: bootstrap for %s, %v, want %s", features, response.GetBootstrap(), err, want)
 		}
 	}
 }

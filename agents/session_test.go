@@ -74,6 +74,19 @@ func TestSessionIsShownToPeople(t *testing.T) {
 	h.eventually("no agent is connected", func() bool { return len(h.server.Agents()) == 0 })
 }
 
+func TestUnsupportedVersionIsShown(t *testing.T) {
+	h, a := joined(t, func(o *agents.Options) { o.Version = "v0.3.0" })
+	a.open()
+	a.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Hello{Hello: &agentv1.Hello{InUse: a.inUse()}}})
+	for version, problem := range map[string]bool{"v0.1.0": true, "v0.2.9": false} {
+		a.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Version{Version: &agentv1.Version{Sonde: version}}})
+		h.eventually("what is wrong with version "+version, func() bool {
+			got := h.server.Agents()["default/web-1"]
+			return got.GetVersion() == version && (got.GetVersionSkew() != "") == problem
+		})
+	}
+}
+
 // TestEnvoyThatDoesNotRun is shown while the session lasts that says so.
 func TestEnvoyThatDoesNotRun(t *testing.T) {
 	h, a := joined(t, nil)

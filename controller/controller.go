@@ -7,12 +7,15 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -25,11 +28,14 @@ import (
 	"github.com/sonde-mesh/sonde/controller/objects"
 	"github.com/sonde-mesh/sonde/controller/replicas"
 	"github.com/sonde-mesh/sonde/controller/restarts"
+	"github.com/sonde-mesh/sonde/controller/servingca"
 	"github.com/sonde-mesh/sonde/controller/source"
+	"github.com/sonde-mesh/sonde/controller/uninjected"
 	"github.com/sonde-mesh/sonde/controller/warnings"
 	"github.com/sonde-mesh/sonde/controller/watch"
 	"github.com/sonde-mesh/sonde/controller/webhookconfig"
 	"github.com/sonde-mesh/sonde/health/heartbeat"
+	"github.com/sonde-mesh/sonde/internal/podcause"
 	"github.com/sonde-mesh/sonde/restartbudget"
 )
 
@@ -63,10 +69,16 @@ type Options struct {
 	WebhookConfiguration string
 	CA                   func() []byte
 	CAChanged            <-chan struct{}
+	// ServingCA returns the CAs by which clients verify the control plane, PEM, which are published. ServingCAChanged receives when they may have
+	// changed. Required.
+	ServingCA        func() []byte
+	ServingCAChanged <-chan struct{}
 	// Webhooks is the end of the names of the injecting webhooks. Required.
 	Webhooks string
 	// Peers gets the addresses of the replicas of the control plane by name, when they have been read, and when they change. Required.
 	Peers func(addresses map[string]string)
+	// Fit is leader.Options.Fit.
+	Fit func() error
 	// ProbesMode of written Dataplanes that name none. Default unified.
 	ProbesMode mesh.ProbesMode
 	// Liveness returns what agents say of guarded liveness probes, by pod, whichever replica they speak with. TellRestarts has the agent of a pod be told
@@ -83,6 +95,10 @@ type Options struct {
 	Sight Sight
 	// FreezeMode is that of Freeze at the start. It must be valid.
 	FreezeMode freeze.Mode
+	// WhyNotInjected says why a pod without a sidecar has none, and whether it should have one; InjectionLabels are the labels of pods that ask for
+	// one. Default: none should have one.
+	WhyNotInjected  func(*corev1.Pod) (why string, missing bool)
+	InjectionLabels []string
 	// Registerer for metrics. Default none.
 	Registerer prometheus.Registerer
 	// Loops watch the controller's loops. Default: none.
@@ -93,7 +109,7 @@ type Options struct {
 
 // Loops of a Controller. Derive makes the objects of the mesh; the others are those of the replica that leads.
 type Loops struct {
-	Derive, Status, Warnings, CatchUp, WebhookCA, Restarts, RestartWrites, Freeze *heartbeat.Loop
+	Derive, Status, Warnings, CatchUp, WebhookCA, PublishedCA, Restarts, RestartWrites, Freeze *heartbeat.Loop
 }
 
 // Controller follows the cluster, and writes to it while this replica leads.
@@ -121,8 +137,8 @@ const requestTimeout = 30 * time.Second
 
 // New returns a Controller. Nothing is read before Run.
 func New(o Options) (*Controller, error) {
-	if o.Config == nil || o.Namespace == "" || o.Replica == "" || o.Secrets == nil || o.Builder == nil || o.Webhooks == "" || o.Peers == nil || o.Liveness == nil || o.TellRestarts == nil || o.Logger == nil {
-		return nil, errors.New("controller: Config, Namespace, Replica, Secrets, Builder, Webhooks, Peers, Liveness, TellRestarts and Logger are required")
+	if o.Config == nil || o.Namespace == "" || o.Replica == "" || o.Secrets == nil || o.Builder == nil || o.Webhooks == "" || o.Peers == nil || o.Liveness == nil || o.TellRestarts == nil || o.ServingCA == nil || o.Logger == nil {
+		return nil, errors.New("controller: Config, Namespace, Replica, Secrets, Builder, Webhooks, Peers, Liveness, TellRestarts, ServingCA and Logger are required")
 	}
 	o.Sight.setDefaults()
 	watching, err := kubernetes.NewForConfig(o.Config)
@@ -140,7 +156,7 @@ func New(o Options) (*Controller, error) {
 	c.Cluster = source.New(source.Options{
 		Client: watching, Builder: o.Builder, Name: SourceCluster, PodChanged: c.warnings.PodChanged, Logger: o.Logger, Loop: o.Loops.Derive,
 		MeshChanged: func(namespace string) { c.Objects.MeshChanged(namespace) },
-		Drains:      o.Drains, Held: c.drainHeld, Connected: o.Sight.Connected, Registerer: o.Registerer,
+		Drains:      o.Drains, Held: c.drainHeld, Drained: c.drained, Connected: o.Sight.Connected, Registerer: o.Registerer,
 	})
 	c.newFreeze()
 	c.replicas = replicas.New(replicas.Options{Client: watching, Namespace: o.Namespace, Service: PeersService, Changed: o.Peers})
@@ -205,18 +221,32 @@ func (c *Controller) drainHeld(service watch.Key, uid types.UID, pods []string) 
 	})
 }
 
+// drained tells users that a pod gets no new traffic: the leader alone, as drainHeld.
+func (c *Controller) drained(pod watch.Key, uid types.UID, why string) {
+	if !c.leads.Load() {
+		return
+	}
+	c.Events.Record(events.Event{
+		Kind: "Pod", APIVersion: "v1", Namespace: pod.Namespace, Name: pod.Name, UID: uid, Reason: podcause.Draining, Action: "Drain",
+		Note: podcause.Drains(why), Normal: true,
+	})
+}
+
 // lead notes that this replica leads, until ctx ends, and tells what it has seen as a follower and no leader may have told.
 func (c *Controller) lead(ctx context.Context) error {
 	c.leads.Store(true)
 	defer c.leads.Store(false)
-	c.Cluster.TellHeld()
+	c.Cluster.TellDrains()
 	<-ctx.Done()
 	return nil
 }
 
 // takePart runs what only one replica does.
 func (c *Controller) takePart(ctx context.Context) error {
-	alone := []func(context.Context) error{c.lead, c.Objects.RunStatus, c.Objects.RunDefaultMesh, c.warnings.Run, c.catchUp}
+	alone := []func(context.Context) error{c.lead, c.Objects.RunStatus, c.Objects.RunDefaultMesh, c.warnings.Run, c.catchUp, c.publishCA}
+	if c.o.WhyNotInjected != nil {
+		alone = append(alone, c.findUninjected)
+	}
 	if c.o.WebhookConfiguration != "" {
 		alone = append(alone, c.writeCA)
 	}
@@ -225,7 +255,7 @@ func (c *Controller) takePart(ctx context.Context) error {
 		tasks = append(tasks, func(ctx context.Context, _ int64) error { return task(ctx) })
 	}
 	return leader.Run(ctx, leader.Options{
-		Client: c.client.CoordinationV1(), Namespace: c.o.Namespace, Identity: c.o.Replica, Secrets: c.o.Secrets, Tasks: tasks, Logger: c.o.Logger,
+		Client: c.client.CoordinationV1(), Namespace: c.o.Namespace, Identity: c.o.Replica, Secrets: c.o.Secrets, Tasks: tasks, Fit: c.o.Fit, Logger: c.o.Logger,
 	})
 }
 
@@ -248,6 +278,13 @@ func (c *Controller) registerLeader() error {
 	return nil
 }
 
+func (c *Controller) findUninjected(ctx context.Context) error {
+	return uninjected.Run(ctx, uninjected.Options{
+		Client: c.client, Missing: c.Cluster.Missing, Labels: c.o.InjectionLabels, WhyNot: c.o.WhyNotInjected, Record: c.Events.Record, Logger: c.o.Logger,
+		Namespaces: func() []string { return slices.Sorted(maps.Keys(c.Cluster.Guarded())) },
+	})
+}
+
 func (c *Controller) catchUp(ctx context.Context) error {
 	return catchup.Run(ctx, catchup.Options{Client: c.watching, Webhooks: c.o.Webhooks, Logger: c.o.Logger, Loop: c.o.Loops.CatchUp})
 }
@@ -255,5 +292,11 @@ func (c *Controller) catchUp(ctx context.Context) error {
 func (c *Controller) writeCA(ctx context.Context) error {
 	return webhookconfig.Run(ctx, webhookconfig.Options{
 		Client: c.watching, Name: c.o.WebhookConfiguration, CA: c.o.CA, Changed: c.o.CAChanged, Logger: c.o.Logger, Loop: c.o.Loops.WebhookCA,
+	})
+}
+
+func (c *Controller) publishCA(ctx context.Context) error {
+	return servingca.Run(ctx, servingca.Options{
+		Client: c.watching, Namespace: c.o.Namespace, CA: c.o.ServingCA, Changed: c.o.ServingCAChanged, Logger: c.o.Logger, Loop: c.o.Loops.PublishedCA,
 	})
 }

@@ -24,6 +24,7 @@ func (cp *ControlPlane) adminOptions() admin.Options {
 	return admin.Options{
 		TLS:              cp.serving.TLS(),
 		BearerToken:      cp.adminToken,
+		Access:           cp.connection.access,
 		View:             cp.pipeline.Builder.View,
 		Problems:         cp.platform.problems,
 		Streams:          cp.allStreams,
@@ -36,7 +37,7 @@ func (cp *ControlPlane) adminOptions() admin.Options {
 		Bootstrap: func(p *meshview.Proxy) ([]byte, error) {
 			return cp.bootstrap(p, join.Sidecar{
 				ControlPlane: cp.listeners.agents.Addr().String(), DrainTime: mesh.DefaultDrainTime, Memory: mesh.DefaultSidecarMemory,
-				ServingCAFile: true,
+				ServingCAFile: true, Records: true,
 			})
 		},
 		Query:     cp.agents.Query,
@@ -46,6 +47,7 @@ func (cp *ControlPlane) adminOptions() admin.Options {
 		Rotator:   cp.agents,
 		Restarts:  cp.connection.restartReport,
 		Freeze:    cp.connection.freeze,
+		Strict:    cp.strictMesh,
 		Health:    cp.healthChecks,
 		Logger:    cp.o.Logger,
 	}
@@ -59,6 +61,7 @@ func (cp *ControlPlane) bootstrap(p *meshview.Proxy, s join.Sidecar) ([]byte, er
 		ControlPlane: s.ControlPlane,
 		ServingName:  mesh.ServingName,
 		DrainTime:    s.DrainTime,
+		Records:      s.Records,
 		Memory:       s.Memory,
 	}
 	if !s.ServingCAFile {
@@ -105,7 +108,7 @@ func (cp *ControlPlane) allStreams(ctx context.Context) (streams map[mesh.ID][]*
 func (cp *ControlPlane) streams() map[mesh.ID][]*adminv1.Stream {
 	streams := map[mesh.ID][]*adminv1.Stream{}
 	for _, s := range cp.pipeline.XDS.Status() {
-		stream := &adminv1.Stream{Replica: cp.platform.replica(), ConnectedSince: timestamppb.New(s.Connected), Delta: s.Delta}
+		stream := &adminv1.Stream{Replica: cp.platform.replica(), ConnectedSince: timestamppb.New(s.Connected), Delta: s.Delta, Records: s.Says.Records}
 		for _, t := range s.Types {
 			status := &adminv1.TypeStatus{Kind: kindOf(t.Type), Synced: s.Known && t.Pending == 0 && t.Unanswered.IsZero()}
 			for _, n := range t.NACKs {

@@ -8,11 +8,30 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/controller/source"
 	"github.com/sonde-mesh/sonde/controller/watch"
 	"github.com/sonde-mesh/sonde/webhook"
 )
+
+// injection returns the options of the injection.
+func (c *cluster) injection() *webhook.Options {
+	o := c.cp.o.Kubernetes.Injection
+	o.ControlPlaneNamespace = c.cp.o.Kubernetes.Namespace
+	return &o
+}
+
+// whyNotInjected says why a pod without a sidecar has none, and whether it should have one.
+func (c *cluster) whyNotInjected(p *corev1.Pod) (why string, missing bool) {
+	n := c.controller.Cluster.Namespace(p.Namespace)
+	if n == nil {
+		return "", false
+	}
+	a := webhook.WhyNot(&webhook.Namespace{Name: p.Namespace, Labels: n.Labels, Annotations: n.Annotations}, p, *c.injection())
+	return a.Why, a.Missing
+}
 
 // readTimeout of what the webhook reads anew is less than timeoutSeconds of the webhook.
 const readTimeout = time.Second

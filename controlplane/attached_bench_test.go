@@ -49,10 +49,10 @@ func measureAttached(b *testing.B, protocol mesh.Protocol) {
 	var group errgroup.Group
 	group.Go(func() error { return p.Run(ctx) })
 	<-applied
-	p.Translator.Attach(ids[0]) // what all share counts for none
+	p.Translator.Attach(ids[0], resource.Metadata{}) // what all share counts for none
 	before := heap()
 	for _, id := range ids[1:] {
-		p.Translator.Attach(id)
+		p.Translator.Attach(id, resource.Metadata{})
 	}
 	attached := heap()
 	var synced sync.WaitGroup

@@ -147,7 +147,7 @@ func (cp *ControlPlane) openIdentity(ctx context.Context, o identity.Options, na
 	}
 	cp.credentials, err = mtls.New(mtls.Options{
 		TLS: cp.serving.TLS(), Verifier: cp.authority, Joins: agents.Joins, Logger: cp.o.Logger, Registerer: cp.registry, Now: cp.o.now,
-		Memory: cp.o.Memory,
+		Memory: cp.o.Memory, Serves: func() error { return cp.peers.Stale() },
 	})
 	return err
 }
@@ -164,10 +164,16 @@ func describe(node string) []any {
 // observeListeners passes on which inbound listeners an Envoy has accepted.
 func (cp *ControlPlane) observeListeners(node string, s xds.InboundStatus) {
 	l := observed.Listeners{Since: s.Since, Accepted: s.Accepted, Refused: map[netip.AddrPort]string{}}
+	before := cp.agents.RefusedListeners(node)
 	for _, n := range s.Refused {
 		l.Refused[n.Address] = n.Reason
 	}
 	cp.agents.ObserveListeners(node, l)
+	for _, n := range s.Refused {
+		if _, known := before[n.Address]; !known {
+			cp.platform.listenerRefused(node, n.Name, n.Reason)
+		}
+	}
 }
 
 // Run runs the control plane until ctx ends, and then returns nil. A port that cannot be listened on is a *mesh.FieldError that

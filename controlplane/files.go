@@ -8,6 +8,7 @@ import (
 	"github.com/sonde-mesh/sonde/agents/join"
 	"github.com/sonde-mesh/sonde/agents/session"
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/health"
 	"github.com/sonde-mesh/sonde/health/heartbeat"
 	"github.com/sonde-mesh/sonde/identity"
@@ -82,6 +83,8 @@ func (f *files) lost() (time.Time, error) { return f.store.Lost() }
 func (*files) refused(join.Refusal) {} // the log says it
 
 func (*files) probeFailed(session.ProbeFailure) {}
+
+func (*files) listenerRefused(mesh.ID, string, string) {} // sondectl get proxies shows it
 
 func (f *files) listened(addresses []byte) error { return f.records.Write(addressesFile, addresses) }
 

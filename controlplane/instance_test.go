@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/identity"
@@ -38,6 +39,8 @@ type adsServer struct {
 	serving   *serving.Certificate
 	address   string
 	applied   chan struct{}
+	// metadata of the nodes of streams. Default: none.
+	metadata *structpb.Struct
 }
 
 func serveADS(t *testing.T) *adsServer {
@@ -117,7 +120,7 @@ func (s *adsServer) stream(who identity.Subject) discoveryv3.AggregatedDiscovery
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{Node: &corev3.Node{Id: who.ID()}, TypeUrl: string(resource.Listener)}); err != nil {
+	if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{Node: &corev3.Node{Id: who.ID(), Metadata: s.metadata}, TypeUrl: string(resource.Listener)}); err != nil {
 		s.t.Fatal(err)
 	}
 	return stream

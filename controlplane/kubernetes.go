@@ -64,7 +64,7 @@ type cluster struct {
 var _ platform = (*cluster)(nil)
 
 func newCluster(cp *ControlPlane) (*cluster, error) {
-	config, err := cp.o.Kubernetes.config()
+	config, err := cp.o.Kubernetes.Config()
 	if err != nil {
 		return nil, err
 	}
@@ -104,11 +104,12 @@ func (*cluster) close() error { return nil }
 func (c *cluster) addChecks() {
 	c.loops = controller.Loops{
 		Derive: c.cp.loop("cluster"), Status: c.cp.requestingLoop("status"), Warnings: c.cp.requestingLoop("warnings"),
-		CatchUp: c.cp.requestingLoop("catch-up"), WebhookCA: c.cp.requestingLoop("webhook-ca"), Restarts: c.cp.loop("restarts"),
+		CatchUp: c.cp.requestingLoop("catch-up"), WebhookCA: c.cp.requestingLoop("webhook-ca"), PublishedCA: c.cp.requestingLoop("published-ca"), Restarts: c.cp.loop("restarts"),
 		RestartWrites: c.cp.requestingLoop("restart-writes"), Freeze: c.cp.requestingLoop("freeze"),
 	}
 	c.webhookFiles = c.cp.loop("webhook-certificate")
 	c.checkPeers()
+	c.checkStale()
 	c.cp.ready(health.Check{
 		Name: "webhook-certificate", Keep: keepWebhook, Timeout: askTimeout, Run: func(ctx context.Context) error { return c.webhook.check(ctx) },
 	})
@@ -119,8 +120,8 @@ func (c *cluster) lost() (time.Time, error) {
 	return loss.Since, loss.Err
 }
 
-// config returns how to reach the API server.
-func (k *Kubernetes) config() (*rest.Config, error) {
+// Config returns how to reach the API server.
+func (k *Kubernetes) Config() (*rest.Config, error) {
 	if k.Kubeconfig == "" {
 		config, err := rest.InClusterConfig()
 		if err != nil {
@@ -161,8 +162,9 @@ func (c *cluster) connect() (connection, error) {
 	c.controller, err = controller.New(controller.Options{
 		Config: c.config, Namespace: o.Kubernetes.Namespace, Replica: o.Kubernetes.Replica, Secrets: c.secrets(), Builder: c.cp.pipeline.Builder,
 		WebhookConfiguration: o.Kubernetes.WebhookConfiguration, Webhooks: injectingWebhooks, CA: certificate.ca, CAChanged: certificate.changed,
-		Peers: c.cp.peers.Follow, Liveness: c.liveness, TellRestarts: c.tellRestarts, WithoutGrants: c.withoutGrants,
-		Sight: c.sight(), FreezeMode: o.Kubernetes.FreezeMode,
+		ServingCA: c.cp.serving.CA, ServingCAChanged: c.cp.serving.Changed(),
+		Peers: c.cp.peers.Follow, Fit: c.cp.peers.Stale, Liveness: c.liveness, TellRestarts: c.tellRestarts, WithoutGrants: c.withoutGrants,
+		Sight: c.sight(), FreezeMode: o.Kubernetes.FreezeMode, WhyNotInjected: c.whyNotInjected, InjectionLabels: c.injection().InjectionKeys(),
 		GuardedLiveness: o.Kubernetes.GuardedLiveness, ProbesMode: o.ProbesMode, Loops: c.loops, Logger: o.Logger, Registerer: c.cp.registry,
 		Drains: source.Drains{Taints: o.Kubernetes.Drain.Taints, MinServing: o.Kubernetes.Drain.MinServing, IgnoreNodes: o.Kubernetes.Drain.IgnoreNodes},
 	})
@@ -174,14 +176,17 @@ func (c *cluster) connect() (connection, error) {
 		ConstLabels: prometheus.Labels{"severity": "error"},
 	}, func() float64 { return float64(len(c.problems())) }))
 	c.cp.peers.ConnectFreeze(TellFreeze(c.controller.Freeze))
+	c.cp.peers.ConnectRevisions(revisions{c})
 	authenticator, err := c.authenticator()
 	if err != nil {
 		return connection{}, err
 	}
-	injection := o.Kubernetes.Injection
-	injection.ControlPlaneNamespace = o.Kubernetes.Namespace
+	access, err := c.access()
+	if err != nil {
+		return connection{}, err
+	}
 	server, err := webhook.NewServer(webhook.ServerOptions{
-		Injection: injection, ControlPlaneCA: c.cp.serving.CA, TLS: certificate.tls, Namespace: c.namespace, Meshes: c.meshes, Strict: c.strict, InUse: c.inUse, PodExists: c.podExists,
+		Injection: *c.injection(), ControlPlaneCA: c.cp.serving.CA, TLS: certificate.tls, Namespace: c.namespace, Meshes: c.meshes, Strict: c.strict, InUse: c.inUse, PodExists: c.podExists,
 		ServiceIPs: c.serviceIPs, Log: o.Logger, Registerer: c.cp.registry,
 	})
 	if err != nil {
@@ -190,8 +195,8 @@ func (c *cluster) connect() (connection, error) {
 	serve := func(ctx context.Context) error { return server.Serve(ctx, c.cp.listeners.webhook) }
 	tasks := slices.Concat(certificate.tasks, c.peerTasks(), []func(context.Context) error{c.controller.Run, serve})
 	return connection{
-		tokens: authenticator, tasks: tasks, servingWaits: c.servingWaits(), restarts: podRestarts{c.controller.Restarts},
-		decisions: c.decisions, restartReport: c.restartReport(), frozen: c.controller.Freeze.Held, freeze: c.orderFreeze,
+		tokens: authenticator, access: access, tasks: tasks, servingWaits: c.servingWaits(), restarts: podRestarts{c.controller.Restarts},
+		decisions: c.decisions, restartReport: c.restartReport(), frozen: c.controller.Freeze.Held, freeze: c.orderFreeze, podsAt: c.podsAt,
 	}, nil
 }
 

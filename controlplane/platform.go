@@ -2,6 +2,7 @@ package controlplane
 
 import (
 	"context"
+	"net/netip"
 	"time"
 
 	"github.com/sonde-mesh/sonde/admin"
@@ -9,6 +10,7 @@ import (
 	"github.com/sonde-mesh/sonde/agents/observed"
 	"github.com/sonde-mesh/sonde/agents/session"
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/identity/serving"
 	"github.com/sonde-mesh/sonde/peers"
@@ -36,9 +38,10 @@ type platform interface {
 	missing() error
 	// lost returns since when what keeps the objects is not heard, and why; no error while it is.
 	lost() (since time.Time, err error)
-	// refused is called for a join that is refused, probeFailed for a probe that fails.
+	// refused is called for a join that is refused, probeFailed for a probe that fails, listenerRefused once an Envoy refuses a listener.
 	refused(join.Refusal)
 	probeFailed(session.ProbeFailure)
+	listenerRefused(proxy mesh.ID, listener, reason string)
 	// listened gets the addresses of the listeners, JSON.
 	listened(addresses []byte) error
 	// close ends the use of the platform, connected or not.
@@ -63,6 +66,8 @@ type means struct {
 type connection struct {
 	// tokens authenticates agents.
 	tokens join.Authenticator
+	// access knows who may call the admin API without the admin token, nil if nobody may.
+	access admin.Access
 	// tasks run as long as the control plane.
 	tasks []func(context.Context) error
 	// restarts says what agents are told of restarts, nil if none are granted.
@@ -73,6 +78,8 @@ type connection struct {
 	// frozen says why nothing may follow from silence, freeze freezes and thaws zones for sondectl. Both are nil where there are none.
 	frozen func() string
 	freeze func(context.Context, *adminv1.FreezeZoneRequest) (*adminv1.FreezeZoneResponse, error)
+	// podsAt returns which pods have had addresses at some time, nil where there are no pods.
+	podsAt func(ctx context.Context, last map[netip.Addr]time.Time) map[netip.Addr]podAt
 	// servingWaits are what else a rotation of the serving CA waits for, see rotation.ServingOptions.
 	servingWaits []func(context.Context, serving.Rotation) []string
 }

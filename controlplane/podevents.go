@@ -1,7 +1,6 @@
 package controlplane
 
 import (
-	"fmt"
 	"strings"
 
 	"github.com/sonde-mesh/sonde/agents/join"
@@ -10,6 +9,7 @@ import (
 	"github.com/sonde-mesh/sonde/controller/events"
 	"github.com/sonde-mesh/sonde/controller/source"
 	"github.com/sonde-mesh/sonde/controller/watch"
+	"github.com/sonde-mesh/sonde/internal/podcause"
 )
 
 // podOf returns the pod whose Dataplane has that name, false for a name that none has.
@@ -40,7 +40,7 @@ func aboutContainer(key watch.Key, p *source.Pod, container string) events.Event
 // refused makes an event of a join that was refused, about the pod that has tried: the one that its token names, or the one at the
 // caller's address. No other caller can cause one.
 func (c *cluster) refused(r join.Refusal) {
-	if r.Waiting {
+	if r.Waiting && !r.Lasting {
 		return // each new pod may have to
 	}
 	key, p := c.podOfDataplane(r.Dataplane)
@@ -48,7 +48,10 @@ func (c *cluster) refused(r join.Refusal) {
 		return
 	}
 	e := aboutContainer(key, p, mesh.ContainerSidecar)
-	e.Reason, e.Action, e.Note = "JoinRefused", "Join"+r.Code, r.Reason // an event of another code is not hidden in the series of the first
+	e.Reason, e.Action, e.Note = podcause.JoinRefused, "Join"+r.Code, podcause.Refused(r.Reason) // an event of another code is not hidden in the series of the first
+	if r.Waiting {
+		e.Reason, e.Note = podcause.JoinWaiting, podcause.Waits(r.Reason)
+	}
 	c.controller.Events.Record(e)
 }
 
@@ -60,34 +63,19 @@ func (c *cluster) probeFailed(f session.ProbeFailure) {
 		return
 	}
 	e := aboutContainer(key, p, f.Container)
-	e.Reason, e.Action = "ProbeFailed", f.Class
-	e.Note = note(f)
+	e.Reason, e.Action = podcause.ProbeFailed, f.Class
+	e.Note = podcause.Failure{Probe: f.Probe, Verdict: f.Verdict, Reason: f.Reason}.String()
 	c.controller.Events.Record(e)
 }
 
-func note(f session.ProbeFailure) string {
-	what := "probe"
-	if mesh.ProbeType(f.Probe).IsHook() {
-		what = "hook"
+// listenerRefused makes an event of a listener that the Envoy of a pod refuses. It is for one that it has not refused before.
+func (c *cluster) listenerRefused(id mesh.ID, listener, reason string) {
+	_, name := mesh.SplitID(id)
+	key, p := c.podOfDataplane(name)
+	if p == nil {
+		return
 	}
-	return fmt.Sprintf("%s %s %s: %s", title(f.Probe), what, verb(f.Verdict), f.Reason)
-}
-
-// verb says what a verdict means, in the kubelet's words.
-func verb(verdict string) string {
-	switch verdict {
-	case "errored":
-		return "errored and was discarded"
-	case "warning":
-		return "warning"
-	default:
-		return "failed"
-	}
-}
-
-func title(word string) string {
-	if word == "" {
-		return ""
-	}
-	return strings.ToUpper(word[:1]) + word[1:]
+	e := aboutContainer(key, p, mesh.ContainerSidecar)
+	e.Reason, e.Action, e.Note = podcause.ListenerRefused, "Listen"+listener, podcause.Listener(listener, reason) // as JoinRefused
+	c.controller.Events.Record(e)
 }

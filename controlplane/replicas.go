@@ -38,6 +38,7 @@ func (c *cluster) peerTasks() []func(context.Context) error {
 	return []func(context.Context) error{
 		cp.peers.Run,
 		func(ctx context.Context) error { return cp.peers.Serve(ctx, cp.listeners.peers) },
+		c.followOthers,
 		func(ctx context.Context) error {
 			if cp.peers.AwaitFirst(ctx) == nil {
 				cp.pipeline.Builder.Synced(sourcePeers)

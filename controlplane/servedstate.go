@@ -95,7 +95,7 @@ func (p *Pipeline) compare(m *meshview.Mesh, proxy *meshview.Proxy, services []s
 	if _, err := fresh.Apply(meshview.Change{After: &meshview.View{Meshes: map[string]*meshview.Mesh{m.Spec.Name: &in}}}); err != nil {
 		return fmt.Errorf("generate: %w", err)
 	}
-	want, _ := fresh.Resources(proxy.ID())
+	want := fresh.Attach(proxy.ID(), served.For)
 	for _, t := range resource.Types() {
 		for _, w := range want.Of(t) {
 			switch is := served.Get(w.Key()); {

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/identity"
@@ -75,6 +76,33 @@ func TestServedState(t *testing.T) {
 			err := state.check(t.Context(), s.Pipeline)
 			if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
 				t.Errorf("after: %v, want %q", err, tc.want)
+			}
+		})
+	}
+}
+
+// An Envoy is served what its bootstrap asks for.
+func TestServedStateWithRecords(t *testing.T) {
+	for value, recorded := range map[string]bool{"true": true, "false": false} {
+		t.Run(value, func(t *testing.T) {
+			s := serveADS(t)
+			s.metadata = &structpb.Struct{Fields: map[string]*structpb.Value{resource.NodeRecords: structpb.NewStringValue(value)}}
+			m := mesh.ImpliedMesh(mesh.DefaultMesh)
+			m.Spec.MTLS = &mesh.MTLS{EnabledBackend: "ca", Backends: []mesh.Backend{{Name: "ca", Type: mesh.BackendBuiltin, Mode: mesh.ModePermissive}}}
+			m.SetDefaults()
+			s.Builder.Set("", m)
+			<-s.applied
+			one := redirected("1", "10.0.0.1")
+			s.put(one)
+			if _, err := s.stream(identity.SubjectOf(one)).Recv(); err != nil {
+				t.Fatal(err)
+			}
+			served := s.XDS.Sample(1)[one.ID()]
+			if got := served.Get(resource.Name{Type: resource.Cluster, Name: "agent:records"}) != nil; got != recorded || served.For.Records != recorded {
+				t.Errorf("records are served: %t, for %+v", got, served.For)
+			}
+			if err := (&servedState{}).check(t.Context(), s.Pipeline); err != nil {
+				t.Errorf("check() = %v", err)
 			}
 		})
 	}

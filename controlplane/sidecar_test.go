@@ -37,7 +37,7 @@ func TestSidecarReadinessIsAnswered(t *testing.T) {
 	}}}
 	d.SetDefaults()
 	found := 0
-	for _, l := range generator.InboundListeners(&meshview.Mesh{Spec: mesh.ImpliedMesh(mesh.DefaultMesh)}, &meshview.Proxy{Dataplane: d}, mesh.DefaultTrustDomain) {
+	for _, l := range generator.InboundListeners(&meshview.Mesh{Spec: mesh.ImpliedMesh(mesh.DefaultMesh)}, &meshview.Proxy{Dataplane: d}, mesh.DefaultTrustDomain, true) {
 		for _, c := range l.GetFilterChains() {
 			if int32(c.GetFilterChainMatch().GetDestinationPort().GetValue()) != probe.Port.IntVal {
 				continue

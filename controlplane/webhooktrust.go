@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/controller/servingca"
 	"github.com/sonde-mesh/sonde/controller/webhookconfig"
 	"github.com/sonde-mesh/sonde/identity/serving"
 )
@@ -26,17 +28,29 @@ type webhookTrust struct {
 	trusted string
 }
 
-// servingWaits returns what a rotation of the serving CA waits for on Kubernetes: nothing, if another program signs the certificate of the
-// webhook, or keeps its configurations.
+// servingWaits returns what a rotation of the serving CA waits for on Kubernetes: that clients find the CAs, and that API servers have them, unless
+// another program signs the certificate of the webhook, or keeps its configurations.
 func (c *cluster) servingWaits() []func(context.Context, serving.Rotation) []string {
 	k := c.cp.o.Kubernetes
 	if k.WebhookCertDir != "" || k.WebhookConfiguration == "" {
-		return nil
+		return []func(context.Context, serving.Rotation) []string{c.awaitPublished}
 	}
 	w := &webhookTrust{ca: c.cp.serving.CA, now: c.cp.o.now, bundles: func(ctx context.Context) ([][]byte, error) {
 		return webhookconfig.Bundles(ctx, c.client, k.WebhookConfiguration)
 	}}
-	return []func(context.Context, serving.Rotation) []string{w.waits}
+	return []func(context.Context, serving.Rotation) []string{c.awaitPublished, w.waits}
+}
+
+// awaitPublished implements rotation.ServingOptions.Waits: a client reads the CAs before each call, so that it needs those of this step alone.
+func (c *cluster) awaitPublished(ctx context.Context, _ serving.Rotation) []string {
+	is, err := servingca.Published(ctx, c.client, c.cp.o.Kubernetes.Namespace)
+	switch {
+	case err != nil:
+		return []string{"ConfigMap " + mesh.ServingCAConfigMap + ": " + err.Error()}
+	case is != string(c.cp.serving.CA()):
+		return []string{"ConfigMap " + mesh.ServingCAConfigMap + " does not have the CAs of this step yet"}
+	}
+	return nil
 }
 
 // waits implements rotation.ServingOptions.Waits.

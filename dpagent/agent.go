@@ -27,8 +27,10 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/identity"
 	"github.com/sonde-mesh/sonde/dpagent/lb"
 	"github.com/sonde-mesh/sonde/dpagent/perport"
+	"github.com/sonde-mesh/sonde/dpagent/plaintext"
 	"github.com/sonde-mesh/sonde/dpagent/probe"
 	"github.com/sonde-mesh/sonde/dpagent/retry"
+	"github.com/sonde-mesh/sonde/dpagent/scrape"
 	"github.com/sonde-mesh/sonde/dpagent/serviceprobe"
 	"github.com/sonde-mesh/sonde/dpagent/session"
 	"github.com/sonde-mesh/sonde/dpagent/token"
@@ -77,6 +79,7 @@ type Agent struct {
 	serviceProbes *serviceprobe.Server
 	readiness     *session.Readiness
 	envoyState    *session.EnvoyState
+	plaintext     *plaintext.Counter
 	// inbounds are those that can take traffic if the check of their application passes. Nil: another one may, whatever they answer.
 	inbounds atomic.Pointer[[]netip.AddrPort]
 	lb       *lb.Server // nil if no load balancer asks
@@ -170,6 +173,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	proxy := a.newEnvoy()
 	a.perPort = perport.New(perport.Options{Logger: a.logger, Registerer: a.metrics, Virtual: a.virtualPort(), Loop: a.loops.perPort})
 	a.serviceProbes = serviceprobe.New(serviceprobe.Options{Reporter: a.readiness, Logger: a.logger, Registerer: a.metrics, Loop: a.loops.serviceProbes})
+	a.plaintext = plaintext.New(plaintext.Options{Logger: a.logger, Registerer: a.metrics})
 	a.addChecks(proxy)
 	a.resumeTold()
 
@@ -182,6 +186,10 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	}
 	group.Go(func() error { return a.perPort.Run(ctx) })
 	group.Go(func() error { return a.serviceProbes.Run(ctx) })
+	group.Go(func() error {
+		a.plaintext.Run(ctx, proxy)
+		return nil
+	})
 	group.Go(func() error {
 		a.token.Watch(ctx)
 		return nil
@@ -227,7 +235,7 @@ func (a *Agent) runDataPlane(ctx context.Context, proxy *envoy.Envoy) error {
 	var renewer *identity.Renewer
 	sess := session.New(session.Options{
 		Opener: a.client, Identity: a.identity, ServingCA: servingCA, Renew: func() { renewer.Now() }, Inbounds: a.setInbounds, Endpoints: a.setEndpoints,
-		Probes: a.setProbes, ServiceProbes: a.setServiceProbes, Readiness: a.readiness, Drain: a.setDrain, Query: a.query, Failures: a.failures, Liveness: a.sessionLiveness(), Envoy: a.envoyState, Version: a.version.Load, Logger: a.logger, Registerer: a.metrics,
+		Probes: a.setProbes, ServiceProbes: a.setServiceProbes, Readiness: a.readiness, Drain: a.setDrain, Query: a.query, Failures: a.failures, Plaintext: a.plaintext, Liveness: a.sessionLiveness(), Envoy: a.envoyState, Version: a.version.Load, Logger: a.logger, Registerer: a.metrics,
 		Instance: a.instance, Started: a.started, Duplicate: a.duplicates.add, Refused: a.duplicates.setRefused,
 		Loop: a.loops.session,
 	})
@@ -333,17 +341,28 @@ func (a *Agent) serve(ctx context.Context, group *errgroup.Group, proxy *envoy.E
 	if err != nil {
 		return errors.Join(fmt.Errorf("listen for envoy: %w", err), admin.Close())
 	}
-	// The probes come first: once the agent says that it is ready, other containers start and are probed.
-	if err := errors.Join(a.serveProbes(ctx, group), a.serveLB(ctx, group, proxy)); err != nil {
-		return errors.Join(err, admin.Close(), own.Close())
+	records, err := net.ListenUnix("unix", a.dir.Socket(mesh.SocketRecords))
+	if err != nil {
+		return errors.Join(fmt.Errorf("listen for envoy's access log: %w", err), admin.Close(), own.Close())
+	}
+	page := scrape.NewPage(a.metrics, proxy)
+	err = errors.Join(a.serveLB(ctx, group, proxy), a.serveMetrics(ctx, group, page))
+	if err == nil {
+		// After all ports that may be taken: a guard that has the probes tries for ever, and no container ends that would say why. Before the agent says
+		// that it is ready: then other containers start and are probed.
+		err = a.serveProbes(ctx, group)
+	}
+	if err != nil {
+		return errors.Join(err, admin.Close(), own.Close(), records.Close())
 	}
 	a.logger.Info("metrics and health", "address", admin.Addr().String())
 	group.Go(func() error {
 		a.checks.Watch(ctx, a.settled) // it joins after that, which may take as long as the control plane is away
 		return nil
 	})
-	handler := health.Handler(a.checks, newScraper(a.metrics, proxy))
+	handler := health.Handler(a.checks, page.Local())
 	group.Go(func() error { return health.Serve(ctx, admin, handler) })
+	group.Go(func() error { return a.plaintext.Serve(ctx, records) })
 	asked := readinessRequests{loop: a.loops.redirection}
 	group.Go(func() error { return health.Serve(ctx, own, a.whenSettled(asked.through(handler))) })
 	group.Go(func() error {

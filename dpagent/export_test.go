@@ -3,10 +3,7 @@ package dpagent
 import (
 	"context"
 	"log/slog"
-	"net/http"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 )
 
 // Impatient returns New for agents that wait no longer for Envoy than that.
@@ -14,9 +11,4 @@ func Impatient(limit time.Duration) func(context.Context, Options, *slog.Logger)
 	return func(ctx context.Context, o Options, logger *slog.Logger) (*Agent, error) {
 		return newAgent(ctx, o, logger, limits{hang: limit, apply: limit})
 	}
-}
-
-// NewScraper is newScraper.
-func NewScraper(own *prometheus.Registry, envoy statistics) http.Handler {
-	return newScraper(own, envoy)
 }

@@ -1,12 +1,14 @@
 package dpagent_test
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
@@ -49,6 +51,46 @@ func startGuarded(t testing.TB, cp *controlPlane, args ...string) (p *program, u
 	p = startProgramIn(t, cp, env, append(args, "--virtual-probes-port="+strconv.Itoa(virtual))...)
 	p.waitReady()
 	return p, fmt.Sprintf("http://127.0.0.1:%d/%d/", virtual, port)
+}
+
+// TestGuardedAgentWithoutAPort has another program listen on a port of the agent: the guard ends with it, so that the last words of its container are why.
+func TestGuardedAgentWithoutAPort(t *testing.T) {
+	t.Parallel()
+	path, err := build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = taken.Close() }()
+	table, err := mesh.ProbeTable{
+		{ID: "live", Container: "app", Type: mesh.ProbeLiveness, TimeoutSeconds: 1, HTTPGet: &mesh.HTTPGetProbe{Path: "/", Port: 1}},
+	}.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := options(t, newControlPlane(t, bootstrap(t, ports{})))
+	_, port, err := net.SplitHostPort(taken.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, value := range map[string]string{"--admin-addr": "127.0.0.1:" + port, "--metrics-addr": "127.0.0.1:" + port, "--lb-health-port": port} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			cmd := exec.CommandContext(ctx, path, "run", "--cp-address="+o.ControlPlane, "--ca-cert-file="+o.CAFile, "--name="+o.Name, "--dataplane-token-file="+o.TokenFile,
+				"--admin-addr=127.0.0.1:0", "--envoy-path="+o.EnvoyPath, "--work-dir="+o.WorkDir, "--virtual-probes-port="+strconv.Itoa(freePort(t)), name+"="+value)
+			cmd.Env = append(os.Environ(), mesh.EnvProbeTable+"="+table, mesh.EnvInstanceIP+"=127.0.0.1")
+			said, err := cmd.CombinedOutput()
+			lines := strings.Split(strings.TrimSpace(string(said)), "\n")
+			last := lines[len(lines)-1]
+			if code := cmd.ProcessState.ExitCode(); code != 1 || !strings.HasPrefix(last, "sonde-dp: "+name+": ") || !strings.HasSuffix(last, "address already in use") {
+				t.Errorf("%v (exit code %d), it says\n%s", err, code, said)
+			}
+		})
+	}
 }
 
 // worker is the child of the guard.

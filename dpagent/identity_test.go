@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/encoding/protowire"
+
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 )
 
@@ -313,9 +315,15 @@ func TestUnknownMessagesAreCounted(t *testing.T) {
 	t.Parallel()
 	r, cp, _ := newSecure(t)
 	cp.send <- &agentv1.ControlMessage{}
-	cp.send <- renewNow()
+	cp.send <- &agentv1.ControlMessage{Message: &agentv1.ControlMessage_Welcome{Welcome: &agentv1.Welcome{Features: []string{agentv1.FeatureInbounds, "later"}}}}
+	later := renewNow()
+	later.ProtoReflect().SetUnknown(protowire.AppendVarint(protowire.AppendTag(nil, 99, protowire.VarintType), 1))
+	cp.send <- later
 	cp.expect(func(m *agentMessage) bool { return m.GetInUse() != nil }) // the session goes on
-	if _, body := r.get("/metrics"); !strings.Contains(body, "sonde_dpagent_session_unknown_messages_total 1") {
-		t.Errorf("/metrics = %s, want one unknown message", body)
+	_, body := r.get("/metrics")
+	for _, want := range []string{"messages", "features", "fields"} {
+		if want := "sonde_dpagent_session_unknown_" + want + "_total 1"; !strings.Contains(body, want) {
+			t.Errorf("/metrics = %s, want %s", body, want)
+		}
 	}
 }

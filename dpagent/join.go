@@ -155,7 +155,7 @@ func (a *Agent) callJoin(ctx context.Context, csr []byte, certificate *tls.Certi
 	answer, err := a.client.Join(ctx, certificate, &agentv1.JoinRequest{
 		Mesh: a.o.Mesh, Name: a.o.Name, Token: token, Csr: csr, Version: a.version.Load(), ControlPlaneAddress: a.o.ControlPlane,
 		DrainTime: durationpb.New(envoy.WholeSeconds(a.o.DrainTime)), MemoryBytes: a.memory(), Instance: a.instance,
-		Features: []string{agentv1.FeatureServingCA},
+		Features: []string{agentv1.FeatureServingCA, agentv1.FeaturePlaintext},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("join: %w", err)

@@ -48,6 +48,10 @@ type Options struct {
 	// LBDrainTime is how long a proxy that ends serves on after it has told load balancers, before it drains, 0s to 1h. Without an
 	// LBHealthPort, or with LastToEnd, it does not.
 	LBDrainTime time.Duration
+	// MetricsAddress serves the agent's metrics and Envoy's to Prometheus, and nothing else; port 0 takes a free one. Default: none.
+	MetricsAddress string
+	// MetricsInclude are the prefixes of the names of Envoy's metrics that are served there. Default mesh.DefaultMetricFamilies.
+	MetricsInclude []string
 	// Probes of the pod. With port 0, or with an empty table, no probes are answered.
 	Probes probe.Environment
 	// Version of the program, to tell the control plane.
@@ -96,7 +100,7 @@ func (o *Options) Validate() error {
 	if o.Concurrency < 0 || o.Concurrency > 1024 {
 		refuse("Concurrency", strconv.Itoa(o.Concurrency), "must be a number from 1 to 1024, or 0 for one for each processor of the CPU limit")
 	}
-	return errors.Join(append(errs, o.validateProbes(), o.validateLB())...)
+	return errors.Join(append(errs, o.validateProbes(), o.validateLB(), o.validateMetrics())...)
 }
 
 func (o *Options) validateLB() error {
@@ -114,16 +118,24 @@ func (o *Options) validateLB() error {
 	if o.LBHealthPort <= 0 {
 		return errors.Join(errs...)
 	}
-	if use := reservedPorts[o.LBHealthPort]; use != "" {
-		refuse("LBHealthPort", port, "must not be the port of "+use)
-	}
-	if _, admin, _ := net.SplitHostPort(o.AdminAddress); admin == port {
-		refuse("LBHealthPort", port, "must not be the port that supervisors ask")
-	}
-	if answered, err := o.Probes.Needed(); err == nil && answered && o.Probes.Port == o.LBHealthPort {
-		refuse("LBHealthPort", port, "must not be the virtual port, on which probes are answered")
+	if use := o.takenPort(o.LBHealthPort); use != "" {
+		refuse("LBHealthPort", port, "must not be "+use)
 	}
 	return errors.Join(errs...)
+}
+
+// takenPort says what a port is needed for that is to be for load balancers or Prometheus, "" for nothing.
+func (o *Options) takenPort(port int) string {
+	if use := reservedPorts[port]; use != "" {
+		return "the port of " + use
+	}
+	if admin, err := portOf(o.AdminAddress); err == nil && admin == port {
+		return "the port that supervisors ask"
+	}
+	if answered, err := o.Probes.Needed(); err == nil && answered && o.Probes.Port == port {
+		return "the virtual port, on which probes are answered"
+	}
+	return ""
 }
 
 // reservedPorts are those of Envoy's in a pod, and for what it has them.

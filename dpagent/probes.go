@@ -68,8 +68,8 @@ func (a *Agent) setProbes(m *agentv1.Probes) {
 		a.logger.Error("probes of the control plane not usable, the previous ones stay", "err", err)
 		return
 	}
+	a.storeTold(fileProbes, m) // before it is answered: the next agent is to answer what this one has
 	a.perPort.Set(c)
-	a.storeTold(fileProbes, m)
 }
 
 func perPortConfig(m *agentv1.Probes) (perport.Config, error) {

@@ -22,8 +22,8 @@ func (a *Agent) setServiceProbes(m *agentv1.ServiceProbes) {
 		a.logger.Error("service probes of the control plane not usable, the previous ones stay", "err", err)
 		return
 	}
+	a.storeTold(fileServiceProbes, m) // before it is asked: the next agent is to ask what this one has
 	a.serviceProbes.Set(probes)
-	a.storeTold(fileServiceProbes, m)
 	a.setInboundsOf(m, probes)
 }
 

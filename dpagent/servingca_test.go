@@ -81,7 +81,7 @@ func TestServingCARotation(t *testing.T) {
 		t.Errorf("Hello = %v, want the feature and nothing in use", hello)
 	}
 	cp.set(func() {
-		if !slices.Contains(cp.joined, agentv1.FeatureServingCA) {
+		if !slices.Contains(cp.joined, agentv1.FeatureServingCA) || !slices.Contains(cp.joined, agentv1.FeaturePlaintext) {
 			t.Errorf("features of the join = %v", cp.joined)
 		}
 	})

@@ -53,6 +53,8 @@ type BootstrapOptions struct {
 	ServingName string
 	// DrainTime is Envoy's --drain-time-s. Default mesh.DefaultDrainTime.
 	DrainTime time.Duration
+	// Records says that the agent takes records of plain text. Default: Envoy makes none.
+	Records bool
 	// Memory is how many bytes Envoy and its agent may use together. Default mesh.DefaultSidecarMemory.
 	Memory uint64
 }
@@ -65,9 +67,13 @@ func Bootstrap(o BootstrapOptions) (*bootstrapv3.Bootstrap, error) {
 		return nil, err
 	}
 	b := baseBootstrap(o.Node, o.Cluster, o.Memory)
-	b.Node.Metadata = &structpb.Struct{Fields: map[string]*structpb.Value{
+	metadata := map[string]*structpb.Value{
 		resource.NodeDrainTime: structpb.NewStringValue(cmp.Or(o.DrainTime, mesh.DefaultDrainTime).String()),
-	}}
+	}
+	if o.Records {
+		metadata[resource.NodeRecords] = structpb.NewStringValue("true")
+	}
+	b.Node.Metadata = &structpb.Struct{Fields: metadata}
 	b.StaticResources = &bootstrapv3.Bootstrap_StaticResources{Clusters: []*clusterv3.Cluster{cluster}}
 	b.DynamicResources = &bootstrapv3.Bootstrap_DynamicResources{
 		LdsConfig: adsConfigSource(),

@@ -43,10 +43,11 @@ func (b *inbound) captureListeners(tp *mesh.TransparentProxying) []*listenerv3.L
 		}
 		b.addInboundChains(l)
 		if passesInbound(b.mode, b.dataplane) {
-			l.DefaultFilterChain = &listenerv3.FilterChain{
-				Name:    "passthrough",
-				Filters: []*listenerv3.Filter{tcpFilter(tcpProxy(mesh.InboundStats+"passthrough", nameInboundPassthrough, 1))},
+			p := tcpProxy(mesh.InboundStats+"passthrough", nameInboundPassthrough, 1)
+			if b.dataplane.Spec.Networking.Gateway == nil { // that of a gateway is the same in mode STRICT
+				b.recordConnections(p, mesh.RecordsNoInbound, nil)
 			}
+			l.DefaultFilterChain = &listenerv3.FilterChain{Name: "passthrough", Filters: []*listenerv3.Filter{tcpFilter(p)}}
 		}
 		listeners = append(listeners, l)
 	}

@@ -39,7 +39,7 @@ func ExampleTranslator() {
 		before = now
 	}
 
-	translator.Attach("default/web") // its Envoy has connected before there is anything to send
+	translator.Attach("default/web", resource.Metadata{}) // its Envoy has connected before there is anything to send
 	fmt.Println("both start:")
 	builder.Set("files", dataplane("api", "10.0.0.1"))
 	builder.Set("files", dataplane("web", "10.0.0.2", mesh.Outbound{Port: 10001, Tags: mesh.Tags{mesh.TagService: "api"}}))

@@ -113,10 +113,13 @@ func messagesOf(t *testing.T, m *meshview.Mesh, p *meshview.Proxy) map[string][]
 	for _, c := range generator.InboundClusters(m, p) {
 		clusters = append(clusters, c)
 	}
+	if c := generator.RecordsCluster(m, true); c != nil {
+		clusters = append(clusters, c)
+	}
 	if c := generator.OutboundPassthrough(m, p); c != nil {
 		clusters = append(clusters, c)
 	}
-	own := slices.Concat(generator.InboundListeners(m, p, mesh.DefaultTrustDomain), generator.OutboundListeners(m, p))
+	own := slices.Concat(generator.InboundListeners(m, p, mesh.DefaultTrustDomain, true), generator.OutboundListeners(m, p))
 	for _, l := range slices.Concat(own, serviceListeners(m, p, own)) {
 		listeners = append(listeners, l)
 	}
@@ -180,6 +183,7 @@ func bootstrap(t *testing.T, p *meshview.Proxy) proto.Message {
 		ControlPlane: "sonde-cp.example:5678",
 		ServingName:  mesh.ServingName,
 		DrainTime:    40 * time.Second,
+		Records:      true,
 	})
 	if err != nil {
 		t.Fatal(err)

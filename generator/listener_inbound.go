@@ -23,9 +23,12 @@ const (
 )
 
 // InboundListeners returns the listeners through which others reach the application of p: one for each inbound, or with
-// transparentProxying the capture listeners; and the readiness listener. trustDomain is the suffix of all trust domains.
-func InboundListeners(m *meshview.Mesh, p *meshview.Proxy, trustDomain string) []*listenerv3.Listener {
-	return newInbound(dynamic, m, p, trustDomain).listeners()
+// transparentProxying the capture listeners; and the readiness listener. trustDomain is the suffix of all trust domains, and records says
+// whether the agent takes records of what STRICT would refuse.
+func InboundListeners(m *meshview.Mesh, p *meshview.Proxy, trustDomain string, records bool) []*listenerv3.Listener {
+	b := newInbound(dynamic, m, p, trustDomain)
+	b.records = records && b.mode == mesh.ModePermissive
+	return b.listeners()
 }
 
 // inbound builds the inbound listeners of one proxy.
@@ -35,6 +38,8 @@ type inbound struct {
 	dataplane *mesh.Dataplane
 	// socket is the transport socket of mTLS, nil where it is off.
 	socket *corev3.TransportSocket
+	// records says whether what STRICT would refuse is recorded. A static configuration has no agent that takes it.
+	records bool
 }
 
 func newInbound(src source, m *meshview.Mesh, p *meshview.Proxy, trustDomain string) *inbound {
@@ -104,10 +109,12 @@ func (b *inbound) applicationTLSChain(in *mesh.Inbound, match *listenerv3.Filter
 	cluster := inboundClusterName(b.dataplane, in)
 	own := meshTLS(match)
 	own.ApplicationProtocols = nil
+	p := tcpProxy(inboundStat(in), cluster, 1)
+	b.recordConnections(p, mesh.RecordsTLS, in)
 	return &listenerv3.FilterChain{
 		Name:             cluster + ":tls",
 		FilterChainMatch: own,
-		Filters:          []*listenerv3.Filter{tcpFilter(tcpProxy(inboundStat(in), cluster, 1))},
+		Filters:          []*listenerv3.Filter{tcpFilter(p)},
 	}
 }
 
@@ -131,6 +138,8 @@ func (b *inbound) filter(in *mesh.Inbound, tls bool) *listenerv3.Filter {
 		p := tcpProxy(inboundStat(in), cluster, 1)
 		if tls {
 			p = connectAfterHandshake(p)
+		} else {
+			b.recordConnections(p, mesh.RecordsConnections, in)
 		}
 		return tcpFilter(p)
 	}
@@ -142,6 +151,8 @@ func (b *inbound) filter(in *mesh.Inbound, tls bool) *listenerv3.Filter {
 		// (Envoy: configuration/http/http_conn_man/headers, x-forwarded-client-cert).
 		h.ForwardClientCertDetails = hcmv3.HttpConnectionManager_SANITIZE_SET
 		h.SetCurrentClientCertDetails = &hcmv3.HttpConnectionManager_SetCurrentClientCertDetails{Uri: true}
+	} else {
+		b.recordRequests(h, in)
 	}
 	// A client in the mesh sends to another endpoint what is marked as unsent: nothing is held for it.
 	return withRoutes(h, inboundRoute(cluster, !tls && b.mode != ""))

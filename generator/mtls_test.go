@@ -113,7 +113,7 @@ func TestStrictTakesNoPlainText(t *testing.T) {
 			d.Spec.Networking.TransparentProxying = &mesh.TransparentProxying{}
 		}
 		d.SetDefaults()
-		for _, l := range generator.InboundListeners(meshOf(mesh.ModeStrict), &meshview.Proxy{Dataplane: d}, mesh.DefaultTrustDomain) {
+		for _, l := range generator.InboundListeners(meshOf(mesh.ModeStrict), &meshview.Proxy{Dataplane: d}, mesh.DefaultTrustDomain, true) {
 			if l.GetDefaultFilterChain() != nil {
 				t.Errorf("%s has a default chain", l.GetName())
 			}
@@ -142,7 +142,7 @@ func TestInboundChangesOnlyFilterChains(t *testing.T) {
 				d.Spec.Networking.Inbound = append(d.Spec.Networking.Inbound, mesh.Inbound{Port: port, Tags: mesh.Tags{mesh.TagService: "web"}})
 			}
 			d.SetDefaults()
-			for _, l := range generator.InboundListeners(meshOf(mode), &meshview.Proxy{Dataplane: d}, mesh.DefaultTrustDomain) {
+			for _, l := range generator.InboundListeners(meshOf(mode), &meshview.Proxy{Dataplane: d}, mesh.DefaultTrustDomain, true) {
 				l.FilterChains = nil
 				clipped = append(clipped, l)
 			}

@@ -21,6 +21,8 @@ const (
 	nameReadiness = "readiness"
 	// The cluster of the agent's own readiness.
 	nameAgentReadiness = "agent:readiness"
+	// The cluster of the agent's access log.
+	nameAgentRecords = "agent:records"
 	// The virtual host of an inbound for requests that name no host. It is the same for all replicas, so that they share the listener.
 	noHost = "no-host.invalid"
 	// The cluster of the control plane, for ADS.

@@ -39,5 +39,6 @@ var statPatterns = [...]string{
 	`^cluster\..*\.upstream_rq_(total|active|pending_active|pending_failure_eject|completed|[1-5]xx|time|timeout|retry|retry_success|rx_reset|tx_reset)$`,
 	`^cluster\..*\.upstream_cx_(total|active|connect_fail|connect_timeout|connect_attempts_exceeded|none_healthy|rx_bytes_total|tx_bytes_total)$`,
 	`^cluster\..*\.(membership_(total|healthy)|lb_healthy_panic|bind_errors|update_(success|failure|rejected|empty))$`,
+	`^access_logs\.open_telemetry_access_log\..*\.logs_(written|dropped)$`,
 	`^cluster\..*\.outlier_detection\.ejections_(active|enforced_total|overflow)$`,
 }

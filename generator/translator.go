@@ -50,6 +50,7 @@ type Translator struct {
 // attachment is a proxy with at least one stream.
 type attachment struct {
 	id        mesh.ID
+	says      resource.Metadata // of the newest stream
 	streams   int
 	desired   resource.Desired
 	shared    *sharedSet // nil while the proxy is not in the view
@@ -76,11 +77,11 @@ func NewTranslator(o TranslatorOptions) *Translator {
 	}
 }
 
-// Attach starts to keep the resources of a proxy up to date, and returns them; the zero Desired if the proxy is not in
-// the view yet. Each Attach needs one Detach: a proxy that reconnects has two streams for a moment.
-func (t *Translator) Attach(proxy mesh.ID) resource.Desired {
+// Attach starts to keep the resources of a proxy up to date, by what its Envoy says, and returns them; the zero Desired if the proxy
+// is not in the view yet. Each Attach needs one Detach: a proxy that reconnects has two streams for a moment.
+func (t *Translator) Attach(proxy mesh.ID, says resource.Metadata) resource.Desired {
 	t.mu.Lock()
-	desired, err := t.attach(proxy)
+	desired, err := t.attach(proxy, says)
 	t.mu.Unlock()
 	if err != nil {
 		t.report(err)
@@ -88,19 +89,21 @@ func (t *Translator) Attach(proxy mesh.ID) resource.Desired {
 	return desired
 }
 
-func (t *Translator) attach(proxy mesh.ID) (resource.Desired, error) {
+func (t *Translator) attach(proxy mesh.ID, says resource.Metadata) (resource.Desired, error) {
 	a := t.attached[proxy]
 	if a == nil {
 		a = &attachment{id: proxy}
 		t.attached[proxy] = a
 	}
 	a.streams++
+	same := a.streams > 1 && a.says == says
+	a.says = says
 	m, p := t.view.Proxy(proxy)
-	if a.streams > 1 || p == nil {
+	if same || p == nil {
 		return a.desired, nil
 	}
 	t.joinShared(a, m, p)
-	a.desired = resource.Desired{Shared: a.shared.set, Node: a.node.set, Own: t.ownSet(m, p, a)}
+	a.desired = resource.Desired{Shared: a.shared.set, Node: a.node.set, Own: t.ownSet(m, p, a), For: says}
 	return a.desired, t.takeErrors()
 }
 
@@ -123,11 +126,15 @@ func (t *Translator) detach(proxy mesh.ID) {
 	}
 }
 
-// Resources returns what the proxy should have, attached or not, and false if there is no such proxy. It is for the admin API:
-// each call makes the resources of a proxy that is not attached again.
+// Resources returns what the proxy should have, attached or not, and false if there is no such proxy. One that is not attached has said
+// nothing of itself. It is for the admin API: each call makes the resources of a proxy that is not attached again.
 func (t *Translator) Resources(proxy mesh.ID) (resource.Desired, bool) {
 	t.mu.Lock()
-	desired, err := t.attach(proxy)
+	var says resource.Metadata
+	if a := t.attached[proxy]; a != nil {
+		says = a.says
+	}
+	desired, err := t.attach(proxy, says)
 	t.detach(proxy)
 	t.mu.Unlock()
 	if err != nil {
@@ -163,7 +170,7 @@ func (t *Translator) Apply(c meshview.Change) (map[mesh.ID]resource.Desired, err
 	changed := map[mesh.ID]resource.Desired{}
 	for _, id := range slices.Sorted(maps.Keys(affected)) {
 		a := t.attached[id]
-		now := resource.Desired{Shared: a.shared.set, Node: a.node.set, Own: a.desired.Own}
+		now := resource.Desired{Shared: a.shared.set, Node: a.node.set, Own: a.desired.Own, For: a.says}
 		if affected[id] {
 			m, p := t.view.Proxy(id)
 			now.Own = t.ownSet(m, p, a)

@@ -28,7 +28,7 @@ func TestProxiesOfANodeShareASet(t *testing.T) {
 	b.apply()
 	had := map[string]resource.Desired{}
 	for _, name := range []string{"a", "b", "c", "d"} {
-		had[name] = b.translator.Attach("default/" + name)
+		had[name] = b.translator.Attach("default/"+name, resource.Metadata{})
 	}
 	if had["a"].Node != had["b"].Node || had["a"].Node == had["c"].Node || had["a"].Shared != had["d"].Shared {
 		t.Errorf("the sets of proxies on n1, n1, n2 and nowhere are %v", had)
@@ -64,7 +64,7 @@ func TestLocalServiceWithTheAddressOfAnother(t *testing.T) {
 	b := newBench(t, localService("n1"), service("web", mesh.ProtocolTCP, "240.0.0.1:80"),
 		dataplane("a", "10.0.0.1", "", workload("w"), transparent, onNode("n1")))
 	b.apply()
-	b.translator.Attach("default/a")
+	b.translator.Attach("default/a", resource.Metadata{})
 	in := func() (shared, node bool) {
 		d, _ := b.translator.Resources("default/a")
 		name := resource.Name{Type: resource.Listener, Name: "outbound:240.0.0.1:80"}
@@ -96,7 +96,7 @@ func BenchmarkTranslatorLocalEndpointChange(b *testing.B) {
 	bench.set(services[1])
 	bench.apply()
 	for _, node := range nodes {
-		bench.translator.Attach("default/" + node)
+		bench.translator.Attach("default/"+node, resource.Metadata{})
 	}
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {

@@ -31,10 +31,13 @@ func (t *Translator) ownSet(m *meshview.Mesh, p *meshview.Proxy, a *attachment) 
 	for _, c := range InboundClusters(m, p) {
 		add(resource.Cluster, c.GetName(), c)
 	}
+	if c := RecordsCluster(m, a.says.Records); c != nil {
+		add(resource.Cluster, c.GetName(), c)
+	}
 	if c := OutboundPassthrough(m, p); c != nil {
 		add(resource.Cluster, c.GetName(), c)
 	}
-	for _, l := range InboundListeners(m, p, t.trustDomain) {
+	for _, l := range InboundListeners(m, p, t.trustDomain, a.says.Records) {
 		add(resource.Listener, l.GetName(), l)
 	}
 	for _, l := range OutboundListeners(m, p) {

@@ -75,7 +75,7 @@ func TestIncrementalResourcesEqualFreshOnes(t *testing.T) {
 					b.translator.Detach(id)
 					delete(had, id)
 				} else {
-					had[id] = b.translator.Attach(id)
+					had[id] = b.translator.Attach(id, resource.Metadata{Records: r.IntN(2) == 0})
 				}
 			}
 			for range 1 + r.IntN(4) {
@@ -107,7 +107,7 @@ func check(t *testing.T, when string, tr *Translator, had, changed map[mesh.ID]r
 		if current, _ := tr.Resources(id); current != now {
 			t.Fatalf("%s: %s has other sets than Apply told", when, id)
 		}
-		want := fresh.Attach(id)
+		want := fresh.Attach(id, now.For)
 		if !want.Known() { // without a Dataplane it keeps what it has
 			if told {
 				t.Fatalf("%s: %s has no Dataplane and is told something", when, id)
@@ -166,7 +166,7 @@ func TestStreamsComeAndGoDuringChanges(t *testing.T) {
 					return
 				default:
 				}
-				b.translator.Attach(id)
+				b.translator.Attach(id, resource.Metadata{})
 				b.translator.Resources(id)
 				b.translator.Detach(id)
 			}
@@ -193,7 +193,7 @@ func BenchmarkTranslatorEndpointChange(b *testing.B) {
 	}
 	bench.apply()
 	for i := range 1000 {
-		bench.translator.Attach(fmt.Sprintf("default/s%03d-1", i))
+		bench.translator.Attach(fmt.Sprintf("default/s%03d-1", i), resource.Metadata{})
 	}
 	objects := []*mesh.Dataplane{
 		dataplane("s500-1", "10.0.2.0", "s500", transparent, unready), dataplane("s500-1", "10.0.2.0", "s500", transparent),

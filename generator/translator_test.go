@@ -73,7 +73,7 @@ func TestApplySendsWhatChanged(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, append(tc.objects, web)...)
 			b.apply()
-			before := b.translator.Attach("default/web-1")
+			before := b.translator.Attach("default/web-1", resource.Metadata{})
 			tc.step(b)
 			changed := b.apply()
 			if tc.encoded == nil {
@@ -112,7 +112,7 @@ func TestPassthroughOfAMesh(t *testing.T) {
 	closed.Spec.Networking = closedOutbound()
 	b := newBench(t, meshWith(""), dataplane("web-1", "10.0.0.9", "web", transparent), service("api", mesh.ProtocolHTTP, "240.0.0.1:80"))
 	b.apply()
-	before := b.translator.Attach("default/web-1")
+	before := b.translator.Attach("default/web-1", resource.Metadata{})
 	b.set(closed)
 	put, remove := difference(before, b.apply()["default/web-1"])
 	if diff := cmp.Diff([]string{"listener outbound:capture", "listener outbound:capture6"}, put); diff != "" {
@@ -149,7 +149,7 @@ func TestOneEndpointOfAThousandEncodesOneResource(t *testing.T) {
 	b.apply()
 	shared := map[*resource.Set]bool{}
 	for i := range 1000 {
-		shared[b.translator.Attach(fmt.Sprintf("default/s%03d-1", i)).Shared] = true
+		shared[b.translator.Attach(fmt.Sprintf("default/s%03d-1", i), resource.Metadata{}).Shared] = true
 	}
 	if len(shared) != 1 {
 		t.Errorf("%d shared sets for proxies that see the same", len(shared))
@@ -187,11 +187,11 @@ func checkEmpty(t *testing.T, tr *Translator) {
 
 func TestAttachBeforeTheDataplane(t *testing.T) {
 	b := newBench(t)
-	if got := b.translator.Attach("default/web-1"); got.Known() {
+	if got := b.translator.Attach("default/web-1", resource.Metadata{}); got.Known() {
 		t.Errorf("Attach() before the first view = %v", names(got))
 	}
 	b.apply()
-	if got := b.translator.Attach("default/web-1"); got.Known() { // a second stream
+	if got := b.translator.Attach("default/web-1", resource.Metadata{}); got.Known() { // a second stream
 		t.Errorf("Attach() before the Dataplane = %v", names(got))
 	}
 	if got, ok := b.translator.Resources("default/web-1"); ok {
@@ -224,7 +224,7 @@ func TestProxyWithoutDataplaneKeepsWhatItHas(t *testing.T) {
 	web := func(address string) *mesh.Dataplane { return dataplane("web-1", address, "web", calls("api")) }
 	b := newBench(t, meshWith(mesh.ModeStrict), dataplane("api-1", "10.0.0.1", "api"), web("10.0.0.9"))
 	b.apply()
-	had := b.translator.Attach("default/web-1")
+	had := b.translator.Attach("default/web-1", resource.Metadata{})
 	for i, step := range []func(){
 		func() { b.delete(web("")) },
 		func() { b.delete(dataplane("api-1", "", "")) },
@@ -235,7 +235,7 @@ func TestProxyWithoutDataplaneKeepsWhatItHas(t *testing.T) {
 			t.Errorf("step %d: Apply() = %v", i, changed)
 		}
 	}
-	if now := b.translator.Attach("default/web-1"); now != had {
+	if now := b.translator.Attach("default/web-1", resource.Metadata{}); now != had {
 		t.Error("a second stream gets something else")
 	}
 	b.translator.Detach("default/web-1")
@@ -255,6 +255,41 @@ func TestProxyWithoutDataplaneKeepsWhatItHas(t *testing.T) {
 	}
 }
 
+// The own set is that of what the newest stream says, and changes are made for that.
+func TestNewestStreamSaysWhetherThereAreRecords(t *testing.T) {
+	web := func(address string) *mesh.Dataplane { return dataplane("web-1", address, "web") }
+	records, none := resource.Metadata{Records: true}, resource.Metadata{}
+	cluster := resource.Name{Type: resource.Cluster, Name: nameAgentRecords}
+	b := newBench(t, meshWith(mesh.ModePermissive), web("10.0.0.9"))
+	b.apply()
+	if d, _ := b.translator.Resources("default/web-1"); d.Get(cluster) != nil || d.For != none {
+		t.Error("a proxy that is not attached has records")
+	}
+	before := b.translator.Attach("default/web-1", none)
+	now := b.translator.Attach("default/web-1", records)
+	put, remove := difference(before, now)
+	if diff := cmp.Diff([]string{"cluster agent:records", "listener inbound:10.0.0.9:80"}, put); diff != "" || len(remove) > 0 || now.For != records {
+		t.Errorf("put for %+v: %s; removed: %q", now.For, diff, remove)
+	}
+	if again := b.translator.Attach("default/web-1", records); again != now {
+		t.Error("a stream that says the same gets something else")
+	}
+	if d, _ := b.translator.Resources("default/web-1"); d != now {
+		t.Error("Resources() shows something else")
+	}
+	b.set(web("10.0.0.8"))
+	if d := b.apply()["default/web-1"]; d.Get(cluster) == nil || d.For != records {
+		t.Error("a change takes the records away")
+	}
+	if d := b.translator.Attach("default/web-1", none); d.Get(cluster) != nil || d.For != none {
+		t.Error("a stream that says that there are none gets records")
+	}
+	for range 4 {
+		b.translator.Detach("default/web-1")
+	}
+	checkEmpty(t, b.translator)
+}
+
 func TestResourcesOfADetachedProxy(t *testing.T) {
 	b := newBench(t, dataplane("web-1", "10.0.0.9", "web", calls("api")))
 	b.apply()
@@ -272,10 +307,10 @@ func TestSetsShareWhatDidNotChange(t *testing.T) {
 	b := newBench(t, meshWith(mesh.ModeStrict), service("api", mesh.ProtocolHTTP, "240.0.0.1:80"),
 		dataplane("web-1", "10.0.0.9", "web", transparent), dataplane("web-2", "10.0.0.8", "web", transparent, calls("db")))
 	b.apply()
-	before := b.translator.Attach("default/web-1")
+	before := b.translator.Attach("default/web-1", resource.Metadata{})
 	b.set(meshWith(mesh.ModePermissive)) // the cluster changes; route and listener are encoded again, with equal results
 	now := b.apply()["default/web-1"]
-	other := b.translator.Attach("default/web-2")
+	other := b.translator.Attach("default/web-2", resource.Metadata{})
 	for _, typ := range []resource.Type{resource.Route, resource.Endpoint} {
 		name := resource.Name{Type: typ, Name: "api"}
 		if r := before.Shared.Get(name); r == nil || r != now.Shared.Get(name) || r != other.Shared.Get(name) {
@@ -290,7 +325,7 @@ func TestReplicasShareAllButTheirAddress(t *testing.T) {
 			b := newBench(t, meshWith(mesh.ModePermissive), dataplane("web-1", "10.0.0.1", "web", speaks(protocol), transparent),
 				dataplane("web-2", "10.0.0.2", "web", speaks(protocol), transparent))
 			b.apply()
-			first, second := b.translator.Attach("default/web-1").Own, b.translator.Attach("default/web-2").Own
+			first, second := b.translator.Attach("default/web-1", resource.Metadata{}).Own, b.translator.Attach("default/web-2", resource.Metadata{}).Own
 			var differ []string
 			for _, typ := range resource.Types() {
 				for _, r := range first.Of(typ) {
@@ -311,8 +346,8 @@ func TestVirtualAddressesThatCollide(t *testing.T) {
 		dataplane("shared", "10.0.0.1", "", workload("w"), transparent),
 		dataplane("own", "10.0.0.2", "", workload("w"), transparent, calls("c")))
 	b.apply()
-	b.translator.Attach("default/shared")
-	b.translator.Attach("default/own")
+	b.translator.Attach("default/shared", resource.Metadata{})
+	b.translator.Attach("default/own", resource.Metadata{})
 	owner := func(proxy, listener string) string {
 		d, _ := b.translator.Resources("default/" + proxy)
 		name := resource.Name{Type: resource.Listener, Name: "outbound:" + listener}
@@ -350,7 +385,7 @@ func TestOneResourceThatCannotBeEncoded(t *testing.T) {
 	b := newBench(t, dataplane("api-1", "10.0.0.1", "api", speaks(mesh.ProtocolHTTP)), dataplane("web-1", "10.0.0.9", "web", calls("api", "db")))
 	b.apply()
 	b.refused = "outbound:240.0.0.1"
-	before := b.translator.Attach("default/web-1")
+	before := b.translator.Attach("default/web-1", resource.Metadata{})
 	if got := strings.Join(b.reported, "; "); got != "translate proxy default/web-1: encode outbound:240.0.0.1:80: refused" {
 		t.Errorf("reported: %s", got)
 	}

@@ -2,6 +2,7 @@ package health
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -51,25 +52,40 @@ func (p panics) Write(line []byte) (int, error) {
 	return p.Writer.Write(line) //nolint:wrapcheck // it is that writer's
 }
 
+// Limits of a server for other clients than kubelets.
+type Limits struct {
+	// Connections at once. Default 1024.
+	Connections int
+	// HTTP1 says that no client speaks HTTP/2 and gRPC.
+	HTTP1 bool
+}
+
 // Serve serves h on l until ctx ends, and closes l. The size and duration of requests and the number of connections are
 // limited: at the limit, a new connection takes the place of another.
 func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
-	connections := connlimit.New(maxConnections).Pace(maxBytesPerSecond)
+	return ServeLimited(ctx, l, h, Limits{})
+}
+
+// ServeLimited is Serve with other limits.
+func ServeLimited(ctx context.Context, l net.Listener, h http.Handler, limits Limits) error {
+	connections := connlimit.New(cmp.Or(limits.Connections, maxConnections)).Pace(maxBytesPerSecond)
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
-	protocols.SetUnencryptedHTTP2(true) // gRPC
+	protocols.SetUnencryptedHTTP2(!limits.HTTP1)
 	server := &http.Server{
-		Protocols:         &protocols,
-		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
-		BaseContext:       func(net.Listener) context.Context { return ctx }, // watches end with it
-		Handler:           h,
-		ReadHeaderTimeout: requestTimeout,
-		ReadTimeout:       requestTimeout,
-		WriteTimeout:      2 * requestTimeout,
-		IdleTimeout:       time.Minute,
-		MaxHeaderBytes:    maxHeaderBytes,
-		ConnState:         connections.ConnState,
-		ErrorLog:          log.New(panics{os.Stderr}, "", log.LstdFlags),
+		Protocols:                    &protocols,
+		HTTP2:                        &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
+		BaseContext:                  func(net.Listener) context.Context { return ctx }, // watches end with it
+		Handler:                      h,
+		DisableGeneralOptionsHandler: true, // for OPTIONS *, too
+		ReadHeaderTimeout:            requestTimeout,
+		ReadTimeout:                  requestTimeout,
+		WriteTimeout:                 2 * requestTimeout,
+		IdleTimeout:                  time.Minute,
+		MaxHeaderBytes:               maxHeaderBytes,
+		ConnState:                    connections.ConnState,
+		ConnContext:                  connections.ConnContext,
+		ErrorLog:                     log.New(panics{os.Stderr}, "", log.LstdFlags),
 	}
 	stopped := make(chan error, 1)
 	stop := context.AfterFunc(ctx, func() {

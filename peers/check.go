@@ -121,6 +121,11 @@ func (c *check) proxy(m *peerv1.Proxy) {
 	c.reasons("proxy.listeners.refused", m.GetListeners().GetRefused())
 	c.order("proxy.liveness.order", m.GetLiveness().GetOrder())
 	c.liveness("proxy.liveness.said", m.GetLiveness().GetSaid())
+	c.order("proxy.plaintext.order", m.GetPlaintext().GetOrder())
+	c.text("proxy.plaintext.process", m.GetPlaintext().GetProcess())
+	if err := agentv1.CheckPlaintext(m.GetPlaintext().GetSaid()); err != nil {
+		c.refuse("proxy.plaintext.said", err, "must be as an agent says it")
+	}
 	c.time("proxy.waiting.since", m.GetWaiting().GetSince())
 	c.reason("proxy.waiting.reason", m.GetWaiting().GetReason())
 }

@@ -25,7 +25,9 @@ const (
 type heard struct {
 	hello   *peerv1.Hello
 	replica *peerv1.Replica
-	proxies map[mesh.ID]statement
+	// revision is how far it has read the API server, nil while it has not said it.
+	revision *peerv1.Revision
+	proxies  map[mesh.ID]statement
 	// complete says that a snapshot has ended. stale are the proxies that the current one has not named yet.
 	complete bool
 	stale    map[mesh.ID]struct{}

@@ -16,7 +16,16 @@ func newMetrics(p *Peers, registerer prometheus.Registerer) (*metrics, error) {
 	if registerer == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{m.refused, &states{p}} {
+	stale := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "sonde_peers_stale",
+		Help: "1 while another replica of the control plane has seen changes of pods for 5 s that this one has not, so that this one serves no proxies and does not lead; else 0.",
+	}, func() float64 {
+		if p.Stale() != nil {
+			return 1
+		}
+		return 0
+	})
+	for _, c := range []prometheus.Collector{m.refused, &states{p}, stale} {
 		if err := registerer.Register(c); err != nil {
 			return nil, fmt.Errorf("register metrics of peers: %w", err)
 		}

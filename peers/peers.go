@@ -64,12 +64,13 @@ type Options struct {
 
 // Peers are the other replicas. Those that are nil are none.
 type Peers struct {
-	o       Options
-	local   Local
-	freeze  Freeze // nil for none
-	hello   *peerv1.Hello
-	metrics *metrics
-	wake    chan struct{} // sent to when followed has changed
+	o         Options
+	local     Local
+	freeze    Freeze    // nil for none
+	revisions Revisions // nil for none
+	hello     *peerv1.Hello
+	metrics   *metrics
+	wake      chan struct{} // sent to when followed has changed
 
 	mu sync.Mutex
 	// followed are the addresses of the replicas that there are, by name; nil before the first Follow. senders are those that have been started.
@@ -79,6 +80,9 @@ type Peers struct {
 	heard map[string]*heard
 	// changes counts the calls of Changed.
 	changes uint64
+	// behind is what this replica lacks, and newest the revision that it tells the others.
+	behind behind
+	newest uint64
 }
 
 // New returns Peers that know no replica yet. Connect has to be called before Follow, Run and Serve.
@@ -198,7 +202,10 @@ func (p *Peers) Behind(id mesh.ID) bool {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, s := range p.senders {
+	for name, s := range p.senders {
+		if h := p.heard[name]; h != nil && h.lost.IsZero() && h.revision.GetStale() {
+			continue // no Envoy waits for it
+		}
 		if s.behind(id, p.o.Now()) {
 			return true
 		}

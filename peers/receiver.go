@@ -120,7 +120,7 @@ func (p *Peers) open(hello *peerv1.Hello) (*receiver, error) {
 		// What it has said holds until it says something else, or that this is all.
 		h.proxies = old.proxies
 		if old.hello.GetProcess() == hello.GetProcess() {
-			h.replica, h.complete = old.replica, old.complete
+			h.replica, h.revision, h.complete = old.replica, old.revision, old.complete
 		}
 		for id := range h.proxies {
 			h.stale[id] = struct{}{}
@@ -269,6 +269,10 @@ func (r *receiver) change(m *peerv1.ReportMessage) (ids []mesh.ID, replica bool,
 	case *peerv1.ReportMessage_Replica:
 		h.replica = m.Replica
 		return nil, true, nil
+	case *peerv1.ReportMessage_Revision:
+		changed := h.revision.GetStale() != m.Revision.GetStale() // who waits for this replica waits no more
+		h.revision = m.Revision
+		return nil, changed, nil
 	case *peerv1.ReportMessage_Hello:
 		return nil, false, status.Error(codes.InvalidArgument, "hello: a stream has one")
 	}

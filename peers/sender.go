@@ -45,8 +45,8 @@ type sender struct {
 	// owed is what the replica has been sent and has not taken yet.
 	owed         map[mesh.ID]owed
 	replicaDirty bool
-	// freezeDirty is that the verdict of freeze.go is to be sent.
-	freezeDirty bool
+	// freezeDirty is that the verdict of freeze.go is to be sent, revisionDirty that what stale.go tells is.
+	freezeDirty, revisionDirty bool
 }
 
 type owed struct {
@@ -216,7 +216,7 @@ func (p *Peers) beginSnapshot(ctx context.Context, s *sender) {
 	}
 	clear(s.owed)
 	known := s.err != nil
-	s.replicaDirty, s.freezeDirty, s.connected, s.err = true, true, true, nil
+	s.replicaDirty, s.freezeDirty, s.revisionDirty, s.connected, s.err = true, true, p.revisions != nil, true, nil
 	p.mu.Unlock()
 	if known {
 		p.o.Logger.InfoContext(ctx, "replica reached", "replica", s.name, "address", s.address)
@@ -227,14 +227,18 @@ func (p *Peers) beginSnapshot(ctx context.Context, s *sender) {
 func (p *Peers) next(s *sender) []*peerv1.ReportMessage {
 	p.mu.Lock()
 	dirty, version, replica, freeze := s.dirty, p.changes+1, s.replicaDirty, s.freezeDirty // what is read from now on has all changes until now
+	var messages []*peerv1.ReportMessage
+	if s.revisionDirty {
+		s.revisionDirty = false
+		messages = append(messages, p.revisionMessage())
+	}
 	s.dirty, s.replicaDirty, s.freezeDirty = map[mesh.ID]time.Time{}, false, false
 	for id, since := range dirty {
 		s.owed[id] = owed{version, since} // until it is known that the other replica need not answer
 	}
 	p.mu.Unlock()
-	var messages []*peerv1.ReportMessage
 	if freeze {
-		messages = p.freezeMessages()
+		messages = append(messages, p.freezeMessages()...)
 	}
 	if replica {
 		messages = append(messages, &peerv1.ReportMessage{Message: &peerv1.ReportMessage_Replica{Replica: p.local.Replica()}})

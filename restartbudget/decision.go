@@ -27,6 +27,7 @@ const (
 	ReasonSuspended     Reason = "suspended"
 	ReasonBlacklisted   Reason = "blacklisted"
 	ReasonGrantedBefore Reason = "granted_before"
+	ReasonUnread        Reason = "unread"
 	ReasonFrozen        Reason = "frozen"
 	ReasonBreaker       Reason = "breaker_open"
 	ReasonGlobalLimit   Reason = "per_minute"
@@ -89,6 +90,8 @@ func (d Decision) text() string {
 		return fmt.Sprintf("the container asks with restart count %d, but has %d", d.Count, d.Limit)
 	case ReasonBlacklisted:
 		return d.Source + " is on the blacklist"
+	case ReasonUnread:
+		return "the cluster cannot be read: " + d.Source
 	case ReasonFrozen:
 		return "the mesh is frozen: " + d.Source
 	case ReasonBreaker:

@@ -7,10 +7,12 @@ import (
 	"time"
 )
 
-// Input is what the leader knows now. It must be complete: a pod that is missing is gone, and with it its grants.
+// Input is what the leader knows now. It must be complete: a pod that is missing is gone, and with it its grants, but for the first minute of a leader.
 type Input struct {
 	// Settings must be valid.
 	Settings Settings
+	// Unread says why something of this may be as it was earlier, so that nothing is granted; "" if all is as it is now.
+	Unread string
 	// Frozen says why most of what is to be counted may not be seen, so that nothing is granted; "" if it is seen.
 	Frozen string
 	// Workloads that have guarded containers. The workload of a pod does not change.

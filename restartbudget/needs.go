@@ -29,6 +29,7 @@ var needsTexts = map[Reason]string{
 	ReasonStale:         "its agent has to ask again, as it does with the next check",
 	ReasonSuspended:     "remove the annotation sonde.dev/liveness from the pod",
 	ReasonGrantedBefore: "nothing: the kubelet restarts it once its check has failed failureThreshold times",
+	ReasonUnread:        "the API server has to answer the control plane again",
 	ReasonFrozen:        "most nodes and proxies have to be seen again, or an operator has to thaw the zone: sondectl thaw --zone",
 	ReasonBreaker:       "less has to fail within a minute: it is not this container alone",
 	ReasonGlobalLimit:   "a minute has to pass since others were granted",

@@ -12,7 +12,9 @@ func (s *State) observe(now time.Time, in Input, candidates []candidate) []Grant
 	for key, rec := range s.last {
 		_, pod := in.find(rec.Workload, key.PodUID)
 		if pod == nil {
-			delete(s.last, key)
+			if !s.CatchingUp(now) {
+				delete(s.last, key)
+			}
 			continue
 		}
 		before[rec] = rec.Grant
@@ -42,9 +44,14 @@ func (s *State) observe(now time.Time, in Input, candidates []candidate) []Grant
 	for _, g := range ordered(judged) {
 		s.count(g)
 	}
-	s.forgetTemplates(in)
+	if !s.CatchingUp(now) {
+		s.forgetTemplates(in)
+	}
 	return ordered(append(changed, judged...))
 }
+
+// CatchingUp reports whether a new leader may not have seen all pods yet, see CatchUp: what is missing is not gone.
+func (s *State) CatchingUp(now time.Time) bool { return now.Before(s.forgetsFrom) }
 
 // ordered returns the grants of records without duplicates.
 func ordered(records []*record) []Grant {

@@ -14,17 +14,21 @@ const (
 	InProgress = 10 * time.Minute
 	// window is that of the breaker and of all limits per minute.
 	window = time.Minute
+	// CatchUp is how long after Restore a pod that is missing does not count as gone: its grant may be newer than what the new leader has seen of pods.
+	CatchUp = time.Minute
 )
 
 // State remembers grants, restarts that did not help, and what the breaker has seen.
 type State struct {
-	// last grant of each container whose pod exists.
+	// last grant of each container whose pod exists, or may.
 	last map[ContainerKey]*record
 	// recent grants, of the last minute.
 	recent []*record
 	// unhelpful restarts in a row.
 	unhelpful map[templateKey]int
 	breaker   breaker
+	// forgetsFrom is when pods that are missing are gone.
+	forgetsFrom time.Time
 }
 
 // record is a grant as its leader counts it.
@@ -115,6 +119,7 @@ func (s *State) Release(workload WorkloadID) {
 // an hour. What the breaker has seen is not known: agents ask again within a period of their probes.
 func Restore(now time.Time, grants []Grant) *State {
 	s := New()
+	s.forgetsFrom = now.Add(CatchUp)
 	grants = slices.Clone(grants)
 	slices.SortFunc(grants, compareGrants)
 	for _, g := range grants {

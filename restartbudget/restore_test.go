@@ -119,3 +119,32 @@ func TestRestoredWorkloadWaits(t *testing.T) {
 		})
 	}
 }
+
+// What a new leader has seen of pods may be older than the grants of the one before: a pod that is missing is not gone yet, nor is its template.
+func TestRestoredGrantOfAPodNotSeenYet(t *testing.T) {
+	c := newCluster(t)
+	web, bad := c.addDeployment("web", 2), c.addDeployment("bad", 3)
+	var grants []Grant
+	for _, name := range []string{"bad-0", "bad-1"} {
+		g := opened(name, "app")
+		g.Workload = deployment("bad")
+		g.Outcome, g.Granted, g.Ended, g.Judged = Unhelpful, start.Add(-time.Hour), start, start
+		grants = append(grants, g)
+	}
+	grants = append(grants, opened("web-0", "app"))
+	unseen := func(d time.Duration) {
+		c.state = Restore(c.now, grants)
+		webPods, badPods := web.Pods, bad.Pods
+		web.Pods, bad.Pods, c.in.Requests = nil, nil, nil
+		c.want()
+		c.wait(d)
+		c.want()
+		web.Pods, bad.Pods = webPods, badPods
+	}
+	unseen(CatchUp - time.Second)
+	c.ask("bad-2", "web-1")
+	c.want("bad-2 unhelpful", "web-1 in_progress")
+	unseen(CatchUp)
+	c.ask("bad-2", "web-1")
+	c.want("bad-2 granted", "web-1 granted")
+}

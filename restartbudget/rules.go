@@ -66,7 +66,7 @@ func (r *round) countGranted(workload WorkloadID, node string) {
 // whatever state their pods are in, comes before the workload's rules, which exempt pods that are not Ready.
 var rules = []func(*round, *candidate) Cause{
 	(*round).off, (*round).request, (*round).annotated, (*round).blacklisted, (*round).grantedBefore,
-	(*round).frozen, (*round).breakerOpen,
+	(*round).unread, (*round).frozen, (*round).breakerOpen,
 	(*round).perMinute, (*round).perNode, (*round).perBudget,
 	(*round).unhelpfulRestarts, (*round).restartsInProgress, (*round).unavailable,
 	(*round).podBusy,
@@ -172,6 +172,13 @@ func (r *round) blacklisted(c *candidate) Cause {
 func (r *round) grantedBefore(c *candidate) Cause {
 	if rec := r.last[c.ContainerKey]; rec.inProgress() && rec.Outcome == Open && rec.ID.Restarts == c.Restarts {
 		return Cause{Reason: ReasonGrantedBefore}
+	}
+	return Cause{}
+}
+
+func (r *round) unread(*candidate) Cause {
+	if r.in.Unread != "" {
+		return Cause{Reason: ReasonUnread, Source: r.in.Unread}
 	}
 	return Cause{}
 }

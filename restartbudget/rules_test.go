@@ -16,7 +16,7 @@ func TestOrderOfRules(t *testing.T) {
 	c.in.Settings = Settings{
 		Mode: Off, PerMinute: 1, PerNodePerMinute: 1, Blacklist: Blacklist{Images: []string{"registry:5000/shop/app"}}, Breaker: BreakerLimits{1, 1},
 	}
-	c.in.Guarded, c.in.Frozen = 3, "most nodes of zone a are not seen (one-zone)"
+	c.in.Guarded, c.in.Unread, c.in.Frozen = 3, "pods: connection refused", "most nodes of zone a are not seen (one-zone)"
 	c.in.Requests = []Request{{ContainerKey: ContainerKey{"web-0", "app"}, Workload: deployment("web"), Restarts: 5, Since: start}}
 	unhelpful := func(pod string) Grant {
 		g := opened(pod, "app")
@@ -34,6 +34,7 @@ func TestOrderOfRules(t *testing.T) {
 		{ReasonNative, func() { asks.Native = false }},
 		{ReasonSuspended, func() { asks.Suspended = false }},
 		{ReasonBlacklisted, func() { c.in.Settings.Blacklist = Blacklist{} }},
+		{ReasonUnread, func() { c.in.Unread = "" }},
 		{ReasonFrozen, func() { c.in.Frozen = "" }},
 		{ReasonBreaker, func() { c.in.Settings.Breaker.Workloads = 2 }},
 		{ReasonGlobalLimit, func() { c.in.Settings.PerMinute = 3 }},

@@ -45,7 +45,7 @@ var kumaFields = map[mesh.Kind]map[string]kumaField{
 		"mtls.backends[].conf.key":              ignored("the control plane makes the certificate authority itself"),
 		"tracing":                               ignored("proxies record no traces"),
 		"logging":                               ignored("proxies write no access logs"),
-		"metrics":                               ignored("each sonde-dp serves metrics on a port of its own, 9902"),
+		"metrics":                               ignored(noMetrics),
 		"routing":                               ignored("requests go to all ready endpoints alike, wherever they are, and connections to destinations outside the mesh directly"),
 		"constraints": {
 			means: "it is empty, and any Dataplane may join",
@@ -70,7 +70,7 @@ var kumaFields = map[mesh.Kind]map[string]kumaField{
 		"networking.transparentProxying.redirectPortInboundV6": ignored("connections of IPv6 are redirected to redirectPortInbound, too"),
 		"networking.admin":     ignored("Envoy's admin interface is a Unix socket"),
 		"networking.listeners": ignored("Sonde has no zones, so the proxy listens neither for other zones nor for destinations outside the mesh"),
-		"metrics":              ignored("each sonde-dp serves metrics on a port of its own, 9902"),
+		"metrics":              ignored(noMetrics),
 
 		"networking.ingress":                          former("Sonde has no zones: remove the document", ""),
 		"networking.inbound[].interface":              former("write networking.address, and port and servicePort here", "port"),

@@ -23,7 +23,7 @@ const (
 	noFaults      = "no faults are injected"
 	noLogs        = "proxies write no access logs"
 	noTraces      = "proxies record no traces"
-	noMetrics     = "each sonde-dp serves metrics on a port of its own, 9902"
+	noMetrics     = "each sonde-dp serves metrics on ports of its own, 9902 and in pods 5670"
 	noBalancing   = "requests go to all ready endpoints alike, wherever they are, unless a type: Service has sessionAffinity or internalTrafficPolicy"
 	noPatches     = "Envoy's configuration is what Sonde makes"
 	noGateways    = "write a Dataplane with networking.gateway, type DELEGATED, for a gateway of your own such as nginx or Kong"

@@ -148,6 +148,15 @@ func TestPodsThatChangedSince(t *testing.T) {
 		"a port for load balancers": {injectedApp(t, webhook.Native), func(p *corev1.Pod) {
 			p.Annotations[mesh.AnnotationLBHealthPort] = "9100"
 		}, `metadata.annotations["sonde.dev/lb-health-port"]: "9100": kuma-sidecar has --lb-health-port=0 already`},
+		"another port for Prometheus": {injectedApp(t, webhook.Native), func(p *corev1.Pod) {
+			p.Annotations[mesh.AnnotationMetricsPort] = "9100"
+		}, `metadata.annotations["sonde.dev/metrics-port"]: "9100": kuma-sidecar has --metrics-addr=:5670 already`},
+		"no port for Prometheus any more": {injectedApp(t, webhook.Native), func(p *corev1.Pod) {
+			p.Annotations[mesh.AnnotationMetricsPort] = "0"
+		}, `"0": kuma-sidecar has --metrics-addr=:5670 already`},
+		"a port for Prometheus that clashes": {injectedApp(t, webhook.Native), func(p *corev1.Pod) {
+			p.Spec.Containers = append(p.Spec.Containers, late(t, "ports: [{containerPort: 5670}]"))
+		}, `containers[app].ports: port 5670 is kept for the metrics of the pod: metadata.annotations["sonde.dev/metrics-port"] takes another`},
 		"probes disabled": {injectedApp(t, webhook.Native), func(p *corev1.Pod) {
 			p.Annotations[mesh.AnnotationVirtualProbes] = "disabled"
 		}, `kuma-sidecar has --virtual-probes-port=9000 already`},
@@ -159,7 +168,7 @@ func TestPodsThatChangedSince(t *testing.T) {
 		}, "containers[kuma-sidecar].env: KUMA_DATAPLANE_PROBES: parse probe table"},
 		"a port that is none": {injectedApp(t, webhook.Native), func(p *corev1.Pod) {
 			args := p.Spec.InitContainers[1].Args
-			args[len(args)-1] = "--virtual-probes-port=x"
+			args[slices.IndexFunc(args, func(arg string) bool { return strings.HasPrefix(arg, mesh.ArgVirtualPort) })] = "--virtual-probes-port=x"
 		}, `containers[kuma-sidecar].args: "--virtual-probes-port=x"`},
 	}
 	for name, tc := range tests {

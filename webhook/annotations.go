@@ -30,6 +30,7 @@ type settings struct {
 	drainTime       time.Duration // 0 if the pod asks for none
 	lbHealthPort    int32         // 0 if the pod asks for none
 	lbDrainTime     time.Duration
+	metricsPort     *int32 // nil if the pod does not say; 0 for none
 	resources       demands
 }
 
@@ -38,7 +39,7 @@ var knownAnnotations = []string{
 	mesh.LabelInjection, mesh.LabelOwnInjection, mesh.LabelMesh,
 	mesh.AnnotationVirtualProbes, mesh.AnnotationVirtualProbesMode, mesh.AnnotationVirtualProbesPort, mesh.AnnotationVirtualProbesPortRange,
 	mesh.AnnotationProbeProxyPort, mesh.AnnotationGuardedLiveness, mesh.AnnotationLiveness,
-	mesh.AnnotationDrainTime, mesh.AnnotationDrain, mesh.AnnotationLBHealthPort, mesh.AnnotationLBDrainTime,
+	mesh.AnnotationDrainTime, mesh.AnnotationDrain, mesh.AnnotationLBHealthPort, mesh.AnnotationLBDrainTime, mesh.AnnotationMetricsPort,
 	mesh.AnnotationSidecarCPU, mesh.AnnotationSidecarCPULimit, mesh.AnnotationSidecarMemory, mesh.AnnotationSidecarMemoryLimit,
 	mesh.AnnotationExcludeInboundPorts, mesh.AnnotationExcludeOutboundPorts,
 	mesh.AnnotationServerFirstPorts, mesh.AnnotationReachableServices, mesh.AnnotationInjectionWarnings, mesh.AnnotationControlPlaneCA,
@@ -77,6 +78,7 @@ func readSettings(meta *metav1.ObjectMeta) (s settings, warnings []string, err e
 	read(mesh.AnnotationLBHealthPort, into(&s.lbHealthPort, mesh.ParsePort[int32]))
 	s.lbDrainTime = mesh.DefaultLBDrainTime
 	read(mesh.AnnotationLBDrainTime, into(&s.lbDrainTime, parseLBDrainTime))
+	read(mesh.AnnotationMetricsPort, into(&s.metricsPort, parsePortOrNone))
 	read(mesh.AnnotationExcludeInboundPorts, into(&s.excludeInbound, parseInboundPorts))
 	read(mesh.AnnotationExcludeOutboundPorts, into(&s.excludeOutbound, mesh.ParsePorts[int32]))
 	if s.resources, err = demandsOf("", meta.Annotations); err != nil {
@@ -99,7 +101,7 @@ func (s *settings) readProbeProxyPort(value string) (warnings []string, err erro
 	} else {
 		port, err := mesh.ParsePort[int32](value)
 		if err != nil {
-			return nil, errProxyPort
+			return nil, errPortOrNone
 		}
 		if s.virtualPort == 0 {
 			s.virtualPort, s.virtualPortBy = port, mesh.AnnotationProbeProxyPort
@@ -166,10 +168,10 @@ func UnknownAnnotations(meta *metav1.ObjectMeta) (unknown []string) {
 
 // Errors of the parsers: each says what is allowed.
 var (
-	errProxyPort = errors.New(mesh.AllowedPort + ", or 0 for none")
-	errReadiness = fmt.Errorf("must not have %d: only redirected connections reach the readiness of the sidecar", mesh.PortReadiness)
-	errPortRange = errors.New("must be two ports from 1 to 65535 with a - between them, the lower first")
-	errDrainTime = errors.New(mesh.AllowedDrainTime)
+	errPortOrNone = errors.New(mesh.AllowedPort + ", or 0 for none")
+	errReadiness  = fmt.Errorf("must not have %d: only redirected connections reach the readiness of the sidecar", mesh.PortReadiness)
+	errPortRange  = errors.New("must be two ports from 1 to 65535 with a - between them, the lower first")
+	errDrainTime  = errors.New(mesh.AllowedDrainTime)
 
 	errLBDrainTime = errors.New(mesh.AllowedLBDrainTime)
 )

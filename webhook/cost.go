@@ -110,12 +110,8 @@ func (d decoders) begin(ctx context.Context, source netip.Prefix, body []byte) (
 	if cost <= mediumCost {
 		places = d.medium
 	}
-	place, ok := places.Await(queueTimeout, source, func() {})
+	place, ok := places.Await(ctx, queueTimeout, source, func() {})
 	if !ok {
-		return nil, errCrowded
-	}
-	if ctx.Err() != nil {
-		place.Leave()
 		return nil, errCrowded
 	}
 	return place.Leave, nil

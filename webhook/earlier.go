@@ -22,6 +22,8 @@ type earlier struct {
 	table   mesh.ProbeTable
 	// lbHealthPort is the port for load balancers; 0 for none.
 	lbHealthPort int32
+	// metricsPort is the port for Prometheus; 0 for none.
+	metricsPort int32
 }
 
 // findEarlier returns the earlier injection of a pod, nil if there is none. It returns an error if containers have our names
@@ -49,7 +51,8 @@ func findEarlier(pod *corev1.Pod) (*earlier, error) {
 	if err != nil {
 		return nil, fmt.Errorf("containers[%s].args: %q: %s", c.Name, c.Args[arg], mesh.AllowedPort)
 	}
-	e.port, e.mode, e.lbHealthPort = int32(port), mesh.ProbesUnified, lbHealthPortOf(c)
+	e.port, e.mode = int32(port), mesh.ProbesUnified
+	e.lbHealthPort, e.metricsPort = podspec.PortArgument[int32](c, mesh.ArgLBHealthPort), podspec.PortArgument[int32](c, mesh.ArgMetricsAddress)
 	for _, arg := range c.Args {
 		if name, ok := strings.CutPrefix(arg, meshFlag); ok {
 			e.mesh = name

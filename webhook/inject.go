@@ -90,6 +90,7 @@ type injection struct {
 	guarded     bool            // liveness probes that fail wait until a restart is granted
 	context     probeContext    // the liveness probes in the annotation of a guarded pod
 	port        int32           // the virtual port; 0 if there is none
+	metricsPort int32           // the port for Prometheus; 0 if there is none
 	table       mesh.ProbeTable // of the probes and hooks that are answered in the applications' place
 	warnings    []string
 
@@ -334,6 +335,7 @@ func (in *injection) annotate(annotations map[string]string) {
 	if in.port != 0 {
 		set(mesh.AnnotationVirtualProbesPort, number(in.port))
 	}
+	in.annotateMetrics(set)
 	if ca := in.options.ControlPlaneCA; ca != "" && in.pod.Annotations[mesh.AnnotationControlPlaneCA] != ca {
 		annotations[mesh.AnnotationControlPlaneCA] = ca
 	}

@@ -3,10 +3,7 @@ package webhook
 import (
 	"fmt"
 	"net/url"
-	"strings"
 	"time"
-
-	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
@@ -102,16 +99,4 @@ func (in *injection) loadBalancerArgs() []string {
 			s.lbDrainTime, left)
 	}
 	return []string{mesh.ArgLBHealthPort + number(s.lbHealthPort), mesh.ArgLBDrainTime + s.lbDrainTime.String()}
-}
-
-// lbHealthPortOf returns the port for load balancers that a sidecar has, 0 for none.
-func lbHealthPortOf(sidecar *corev1.Container) int32 {
-	for _, arg := range sidecar.Args {
-		if value, ok := strings.CutPrefix(arg, mesh.ArgLBHealthPort); ok {
-			if port, err := mesh.ParsePort[int32](value); err == nil {
-				return port
-			}
-		}
-	}
-	return 0
 }

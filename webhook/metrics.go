@@ -16,13 +16,21 @@ const (
 	resultFailed      = "failed"      // an error of the server's own
 )
 
+var results = []string{resultAllowed, resultPatched, resultDenied, resultMalformed, resultUnavailable, resultFailed}
+
+// The webhooks, as a label has them.
+const (
+	webhookInject   = "inject"
+	webhookValidate = "validate"
+)
+
 type metrics struct {
 	total    *prometheus.CounterVec
 	duration *prometheus.HistogramVec
 }
 
 func newMetrics() *metrics {
-	return &metrics{
+	m := &metrics{
 		total: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "sonde_webhook_requests_total",
 			Help: "Admission requests, by webhook (inject or validate) and result: allowed, patched, denied, malformed, unavailable or failed.",
@@ -33,6 +41,13 @@ func newMetrics() *metrics {
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .05, .25, 1, 5},
 		}, []string{"webhook"}),
 	}
+	// What is there from the start has a rate from its first request on.
+	for _, webhook := range []string{webhookInject, webhookValidate} {
+		for _, result := range results {
+			m.total.WithLabelValues(webhook, result)
+		}
+	}
+	return m
 }
 
 // register does nothing without a registerer.

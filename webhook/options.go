@@ -42,6 +42,10 @@ type Options struct {
 	// VirtualProbesPort is the agent's port for probes, unless the pod asks for another one or uses it itself. Default 9000. In the
 	// per-port mode it is not used: there the first free port of the pod's range is.
 	VirtualProbesPort int32
+	// MetricsPort is the agent's port for Prometheus, unless the pod asks for another one. 0 is none. Default 5670.
+	MetricsPort *int32
+	// MetricsInclude are the prefixes of the names of Envoy's metrics that are served there. Default mesh.DefaultMetricFamilies.
+	MetricsInclude []string
 	// ControlPlane is the address of the control plane, host:port. Default "sonde-cp.sonde-system.svc:5678".
 	ControlPlane string
 	// ControlPlaneCA holds the PEM certificates of the control plane's serving CA, which become an annotation of the pod.
@@ -106,6 +110,9 @@ func (o *Options) setDefaults() {
 	if o.VirtualProbesPort == 0 {
 		o.VirtualProbesPort = mesh.PortVirtualProbes
 	}
+	if o.MetricsPort == nil {
+		o.MetricsPort = new(int32(mesh.PortPodMetrics))
+	}
 	if o.ControlPlane == "" {
 		o.ControlPlane = DefaultControlPlane
 	}
@@ -140,6 +147,7 @@ func (o Options) Validate() error {
 	if !isPort(o.VirtualProbesPort) {
 		refuse("VirtualProbesPort", number(o.VirtualProbesPort), mesh.AllowedPort)
 	}
+	errs = append(errs, o.validateMetrics())
 	if !isAddress(o.ControlPlane) {
 		refuse("ControlPlane", o.ControlPlane, "must be host:port")
 	}

@@ -19,12 +19,15 @@ var reservedPorts = map[int32]string{
 	mesh.PortMetrics:     "the metrics of the sidecar",
 }
 
+// ReservedPorts returns the ports that no container of an injected pod may have, each with what it is kept for. That of Prometheus can be another one.
+func ReservedPorts() map[int32]string { return maps.Clone(reservedPorts) }
+
 func sortedReserved() []int32 { return slices.Sorted(maps.Keys(reservedPorts)) }
 
 // preparePorts finds out which ports the pod uses, and which may be those of its probes.
 func (in *injection) preparePorts() (err error) {
 	in.used = in.usedPorts()
-	errs := []error{in.checkReserved(), in.reserveLBPort()}
+	errs := []error{in.checkReserved(), in.reserveMetricsPort(), in.reserveLBPort()}
 	in.port, err = in.choosePort()
 	errs = append(errs, err)
 	if in.perPort() {

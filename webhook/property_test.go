@@ -159,6 +159,7 @@ func checkOnlyKnownChanges(t *testing.T, before, after *corev1.Pod) {
 	for _, annotation := range []string{
 		"kubectl.kubernetes.io/default-container", mesh.AnnotationVirtualProbes, mesh.AnnotationVirtualProbesMode,
 		mesh.AnnotationVirtualProbesPort, mesh.AnnotationInjectionWarnings, mesh.AnnotationGuardedLiveness,
+		mesh.AnnotationMetricsPort, mesh.AnnotationPrometheusScrape, mesh.AnnotationPrometheusPort, mesh.AnnotationPrometheusPath,
 	} {
 		if _, ok := before.Annotations[annotation]; !ok {
 			delete(got.Annotations, annotation)

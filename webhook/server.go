@@ -158,9 +158,9 @@ func (s *Server) Handler() http.Handler {
 		defer t.end()
 		switch r = r.WithContext(ctx); r.URL.Path {
 		case PathInject:
-			s.handle(w, r, t, "inject", s.admitPod)
+			s.handle(w, r, t, webhookInject, s.admitPod)
 		case PathValidate:
-			s.handle(w, r, t, "validate", s.validateObject)
+			s.handle(w, r, t, webhookValidate, s.validateObject)
 		default:
 			http.NotFound(w, r)
 		}

@@ -250,9 +250,13 @@ func TestServerMetrics(t *testing.T) {
 		"sonde_webhook_request_duration_seconds inject":   5,
 		"sonde_webhook_requests_total allowed inject":     1,
 		"sonde_webhook_requests_total denied inject":      1,
+		"sonde_webhook_requests_total failed inject":      0, // what has not happened yet is there as well
 		"sonde_webhook_requests_total malformed inject":   1,
 		"sonde_webhook_requests_total patched inject":     1,
 		"sonde_webhook_requests_total unavailable inject": 1,
+	}
+	for _, result := range []string{"allowed", "denied", "failed", "malformed", "patched", "unavailable"} {
+		want["sonde_webhook_requests_total "+result+" validate"] = 0
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("metrics (-want +got):\n%s", diff)

@@ -54,6 +54,9 @@ func (in *injection) initContainer() corev1.Container {
 		}),
 		Resources: cloneResources(&in.resources),
 	}
+	if in.metricsPort != 0 {
+		c.Args = append(c.Args, metricsPortFlag, number(in.metricsPort))
+	}
 	if in.perPort() {
 		c.Args = append(c.Args, redirectProbesFlag, in.tcpProbes())
 	}
@@ -66,7 +69,9 @@ func (in *injection) excludedInbound() []int32 {
 	if lb := in.settings.lbHealthPort; lb != 0 {
 		ports = append(ports, lb)
 	}
-	return slices.Concat(ports, slices.DeleteFunc(slices.Clone(in.settings.excludeInbound), func(p int32) bool { return slices.Contains(ports, p) }))
+	return slices.Concat(ports, slices.DeleteFunc(slices.Clone(in.settings.excludeInbound), func(p int32) bool {
+		return slices.Contains(ports, p) || p == in.metricsPort // which has a flag of its own
+	}))
 }
 
 // sidecar returns kuma-sidecar, which runs the agent and Envoy. The containers after it start when it is ready
@@ -116,7 +121,7 @@ func (in *injection) sidecar() corev1.Container {
 	if in.perPort() {
 		c.Args = append(c.Args, mesh.ArgProbesMode+string(in.mode))
 	}
-	c.Args = append(c.Args, in.loadBalancerArgs()...)
+	c.Args = slices.Concat(c.Args, in.loadBalancerArgs(), in.metricsArgs())
 	if in.form == Native {
 		c.RestartPolicy = new(corev1.ContainerRestartPolicyAlways)
 		c.StartupProbe = readiness(startAttempts)

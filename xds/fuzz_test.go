@@ -155,7 +155,9 @@ func FuzzSotwRequests(f *testing.F) {
 // decoding takes no more memory than it may.
 func FuzzDecode(f *testing.F) {
 	for _, of := range []fields{deltaFields, sotwFields} {
-		f.Add(element(of.node, append(element(1, []byte("m/a")), element(3, element(1, append(element(1, []byte(resource.NodeDrainTime)), element(2, element(3, []byte("1s")))...)))...)))
+		for _, key := range nodeKeys {
+			f.Add(element(of.node, append(element(1, []byte("m/a")), element(3, element(1, append(element(1, []byte(key)), element(2, element(3, []byte("1s")))...)))...)))
+		}
 		f.Add(slices.Concat(element(of.typeURL, []byte("t")), element(3, []byte("a")), element(3, nil), element(of.nonce, []byte("1")), element(of.errorDetail, element(2, []byte("why")))))
 		f.Add(slices.Concat(element(of.node, nil), element(5, append(element(1, []byte("a")), element(2, []byte("1"))...)), element(4, []byte("b"))))
 		for _, bomb := range decodeBombs(of, 100) {
@@ -193,8 +195,10 @@ func read(m proto.Message) []any {
 	c := m.(common)
 	node := c.GetNode()
 	all := []any{c.GetTypeUrl(), c.GetResponseNonce(), c.GetErrorDetail() != nil, c.GetErrorDetail().GetMessage(), node.GetId()}
-	drainTime, has := node.GetMetadata().GetFields()[resource.NodeDrainTime]
-	all = append(all, has, drainTime.GetStringValue())
+	for _, key := range nodeKeys {
+		value, has := node.GetMetadata().GetFields()[key]
+		all = append(all, has, value.GetStringValue())
+	}
 	switch r := m.(type) {
 	case *discoveryv3.DeltaDiscoveryRequest:
 		all = append(all, len(r.GetResourceNamesSubscribe()), len(r.GetResourceNamesUnsubscribe()), r.GetInitialResourceVersions())

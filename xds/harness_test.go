@@ -35,13 +35,16 @@ type fakeSource struct {
 	mu       sync.Mutex
 	desired  map[string]resource.Desired
 	attached map[string]int
+	says     map[string]resource.Metadata // of the newest stream
 	calls    []string
 	attach   func(id string) // called before Attach returns
 }
 
-func (f *fakeSource) Attach(id string) resource.Desired {
+func (f *fakeSource) Attach(id string, says resource.Metadata) resource.Desired {
 	f.mu.Lock()
 	d := f.desired[id]
+	d.For = says
+	f.says[id] = says
 	f.attached[id]++
 	f.calls = append(f.calls, "attach "+id)
 	f.mu.Unlock()
@@ -78,7 +81,7 @@ func newFixture(t *testing.T, o Options) *fixture {
 	t.Helper()
 	f := &fixture{
 		t: t, metrics: prometheus.NewRegistry(), log: &logtest.Buffer{},
-		source: &fakeSource{desired: map[string]resource.Desired{}, attached: map[string]int{}},
+		source: &fakeSource{desired: map[string]resource.Desired{}, attached: map[string]int{}, says: map[string]resource.Metadata{}},
 	}
 	o.Registerer, o.Logger = f.metrics, slog.New(slog.NewTextHandler(f.log, nil))
 	f.server = NewServer(o, f.source, func(_ context.Context, id string) error {
@@ -101,7 +104,7 @@ func newFixture(t *testing.T, o Options) *fixture {
 func (f *fixture) want(node, text string) {
 	f.t.Helper()
 	f.source.mu.Lock()
-	d := resource.Desired{Shared: setOf(f.t, text, f.source.desired[node].Shared)}
+	d := resource.Desired{Shared: setOf(f.t, text, f.source.desired[node].Shared), For: f.source.says[node]}
 	f.source.desired[node] = d
 	f.source.mu.Unlock()
 	f.server.Publish(map[string]resource.Desired{node: d})

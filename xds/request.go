@@ -1,6 +1,8 @@
 package xds
 
 import (
+	"slices"
+
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/mem"
@@ -104,8 +106,14 @@ func exceeds(field string, size, allowed int) error {
 	return status.Errorf(codes.ResourceExhausted, "%s: %d bytes: at most %d are allowed", field, size, allowed)
 }
 
-// nodeReducer leaves out what the server does not read of a node. It counts the bytes of resource.NodeDrainTime, and of the ID.
-type nodeReducer struct{ drainTime, id int }
+// nodeKeys are the entries that the server reads of the metadata of a node.
+var nodeKeys = [...]string{resource.NodeDrainTime, resource.NodeRecords}
+
+// nodeReducer leaves out what the server does not read of a node. It counts the bytes of the ID, and of the entries of each of nodeKeys.
+type nodeReducer struct {
+	id      int
+	entries [len(nodeKeys)]int
+}
 
 func (r *nodeReducer) field(n protowire.Number, value []byte) (keep, error) {
 	switch n {
@@ -119,19 +127,23 @@ func (r *nodeReducer) field(n protowire.Number, value []byte) (keep, error) {
 }
 
 func (r *nodeReducer) metadata(n protowire.Number, value []byte) (keep, error) {
-	if n != structEntries || keyOf(value) != resource.NodeDrainTime {
+	if n != structEntries {
 		return keep{}, nil
 	}
-	r.drainTime += len(value)
-	return keep{whole: true}, exceeds("node.metadata["+resource.NodeDrainTime+"]", r.drainTime, maxNameLength)
+	key := keyOf(value)
+	if key < 0 {
+		return keep{}, nil
+	}
+	r.entries[key] += len(value)
+	return keep{whole: true}, exceeds("node.metadata["+nodeKeys[key]+"]", r.entries[key], maxNameLength)
 }
 
-// keyOf returns the key of an entry of a map, "" if it has none or is invalid.
-func keyOf(entry []byte) string {
-	key := ""
+// keyOf returns which of nodeKeys an entry of the metadata has, -1 for none of them.
+func keyOf(entry []byte) int {
+	key := -1
 	_, _ = reduce(entry, func(n protowire.Number, value []byte) (keep, error) {
 		if n == entryKey {
-			key = string(value[:min(len(value), len(resource.NodeDrainTime)+1)])
+			key = slices.IndexFunc(nodeKeys[:], func(k string) bool { return k == string(value) })
 		}
 		return keep{}, nil
 	})

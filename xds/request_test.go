@@ -42,12 +42,12 @@ func metadata(fields map[string]*structpb.Value) *structpb.Struct {
 // TestDecodeKeepsWhatIsRead decodes requests with all that Envoy sends.
 func TestDecodeKeepsWhatIsRead(t *testing.T) {
 	t.Parallel()
-	drainTime := structpb.NewStringValue("10m0s")
+	drainTime, records := structpb.NewStringValue("10m0s"), structpb.NewStringValue("true")
 	envoy := &corev3.Node{
 		Id: "m/a", Cluster: "web", UserAgentName: "envoy", ClientFeatures: []string{"x"}, Extensions: []*corev3.Extension{{Name: "e"}},
-		Metadata: metadata(map[string]*structpb.Value{"other": structpb.NewStringValue("x"), resource.NodeDrainTime: drainTime}),
+		Metadata: metadata(map[string]*structpb.Value{"other": structpb.NewStringValue("x"), resource.NodeDrainTime: drainTime, resource.NodeRecords: records}),
 	}
-	read := &corev3.Node{Id: "m/a", Metadata: metadata(map[string]*structpb.Value{resource.NodeDrainTime: drainTime})}
+	read := &corev3.Node{Id: "m/a", Metadata: metadata(map[string]*structpb.Value{resource.NodeDrainTime: drainTime, resource.NodeRecords: records})}
 	detail := &statuspb.Status{Code: 13, Message: "why", Details: []*anypb.Any{{TypeUrl: "x"}}}
 	tests := map[string]struct {
 		fields    fields
@@ -117,6 +117,10 @@ func TestDecodeRefuses(t *testing.T) {
 		"a long drain time": {
 			deltaFields, element(1, element(3, element(1, append(element(1, []byte(resource.NodeDrainTime)), element(2, make([]byte, 2000))...)))),
 			codes.ResourceExhausted, "node.metadata[sonde.dev/drain-time]: 2025 bytes: at most 1024",
+		},
+		"long records": {
+			sotwFields, element(2, element(3, bytes.Repeat(element(1, append(element(1, []byte(resource.NodeRecords)), element(2, make([]byte, 500))...)), 2))),
+			codes.ResourceExhausted, "node.metadata[sonde.dev/plaintext-records]: 1064 bytes: at most 1024",
 		},
 		"a tag that ends":        {deltaFields, []byte{0x80}, codes.InvalidArgument, "decode request: unexpected EOF"},
 		"a field that ends":      {deltaFields, []byte{0x0a, 5, 1}, codes.InvalidArgument, "decode request: unexpected EOF"},

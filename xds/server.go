@@ -22,9 +22,10 @@ import (
 
 // Source knows what proxies should have. The server calls Attach when a proxy opens a stream, and Detach when that stream
 // ends. Attach returns the zero Desired for a proxy that is not known yet. While a proxy has a stream, the source publishes
-// changes of what it should have. Both may be called from several goroutines, but never for the same proxy at once.
+// changes of what it should have, by what the newest Attach says. Both may be called from several goroutines, but never for
+// the same proxy at once.
 type Source interface {
-	Attach(id string) resource.Desired
+	Attach(id string, says resource.Metadata) resource.Desired
 	Detach(id string)
 }
 
@@ -161,6 +162,9 @@ func (s *Server) Publish(now map[string]resource.Desired) {
 			continue
 		}
 		for _, st := range n.streams {
+			if st.says != d.For {
+				continue // it has just attached, and got something newer; or a newer one has, and it is about to end
+			}
 			st.desired.Store(&d)
 			st.update()
 		}
@@ -210,7 +214,8 @@ func (s *Server) attach(id string, st *stream) error {
 
 	n.attachMu.Lock()
 	defer n.attachMu.Unlock()
-	d := s.source.Attach(id)
+	s.endDiffering(id, n, st)
+	d := s.source.Attach(id, st.says)
 	st.desired.CompareAndSwap(nil, &d)
 	st.loadDesired()
 	return nil

@@ -91,7 +91,7 @@ type busySource struct {
 	overlapped        atomic.Bool
 }
 
-func (b *busySource) Attach(string) resource.Desired {
+func (b *busySource) Attach(string, resource.Metadata) resource.Desired {
 	b.call(1)
 	return resource.Desired{}
 }

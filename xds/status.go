@@ -12,6 +12,8 @@ import (
 type ProxyStatus struct {
 	// Node is the node id of the proxy.
 	Node string
+	// Says is what its metadata says.
+	Says resource.Metadata
 	// Delta is true for the delta protocol, and false for state of the world.
 	Delta     bool
 	Connected time.Time

@@ -23,6 +23,7 @@ import (
 type stream struct {
 	server    *Server
 	node      string
+	says      resource.Metadata
 	connected time.Time
 	send      func(*response) error
 	desired   atomic.Pointer[resource.Desired] // the newest state that the proxy should have; nil until Attach returns
@@ -40,7 +41,7 @@ type stream struct {
 
 func newStream(s *Server, node *corev3.Node, sotw bool, send func(*response) error) *stream {
 	st := &stream{
-		server: s, node: node.GetId(), connected: time.Now(), proxy: newProxy(sotw), send: send, ended: make(chan error, 1),
+		server: s, node: node.GetId(), says: s.metadataOf(node), connected: time.Now(), proxy: newProxy(sotw), send: send, ended: make(chan error, 1),
 	}
 	st.proxy.gatherTime = s.o.gatherTime
 	st.proxy.drainTime = s.drainTime(node)
@@ -83,7 +84,7 @@ func (st *stream) status(ackTimeout time.Duration) ProxyStatus {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	return ProxyStatus{
-		Node: st.node, Delta: !st.proxy.sotw, Connected: st.connected,
+		Node: st.node, Says: st.says, Delta: !st.proxy.sotw, Connected: st.connected,
 		Known: st.proxy.desired.Known(), Late: late, Types: st.proxy.status(),
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"context"
 	"log/slog"
 	"net"
-	"net/netip"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/peer"
@@ -14,7 +13,6 @@ import (
 
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/identity"
-	"github.com/sonde-mesh/sonde/internal/connlimit"
 	"github.com/sonde-mesh/sonde/internal/cut"
 )
 
@@ -23,14 +21,6 @@ const MaxText = 64
 
 // Shorten cuts a string of an agent to MaxText.
 func Shorten(s string) string { return cut.Text(s, MaxText) }
-
-// Source returns for whom the caller counts.
-func Source(ctx context.Context) netip.Prefix {
-	if p, ok := peer.FromContext(ctx); ok {
-		return connlimit.SourceOf(p.Addr)
-	}
-	return netip.Prefix{}
-}
 
 // Address returns the caller's IP address.
 func Address(ctx context.Context) string {

@@ -13,6 +13,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/identity/mtls"
+	"github.com/sonde-mesh/sonde/internal/grpcconn"
 )
 
 // credential is who a caller of Join is, and how it has shown that.
@@ -51,7 +52,7 @@ var errTooManyIssued = status.Error(codes.ResourceExhausted, "too many certifica
 // checkToken finds out whom a token identifies. Nothing is counted against the caller's address but the turn: bad tokens must not use up what
 // good ones from there need.
 func (s *Server) checkToken(ctx context.Context, token string) (identity.Subject, error) {
-	turn, ok := s.tokens.Await(s.o.Limits.TokenTimeout, call.Source(ctx), func() {})
+	turn, ok := s.tokens.Await(ctx, s.o.Limits.TokenTimeout, grpcconn.Source(ctx), func() {})
 	if !ok {
 		return identity.Subject{}, fmt.Errorf("%w: %d other tokens are being checked: try again", identity.ErrUnavailable, s.o.Limits.TokenChecks)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/sonde-mesh/sonde/agents/call"
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/identity"
+	"github.com/sonde-mesh/sonde/internal/skew"
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
@@ -75,7 +76,18 @@ func (s *Server) join(ctx context.Context, c credential, r *agentv1.JoinRequest)
 	s.o.Observed.Issued(p.ID())
 	log.InfoContext(ctx, "proxy joined", "serial", issued.Serial, "expires", issued.NotAfter,
 		"version", call.Shorten(r.GetVersion().GetSonde()), "envoyVersion", call.Shorten(r.GetVersion().GetEnvoy()))
+	s.checkSkew(ctx, log, call.Shorten(r.GetVersion().GetSonde()))
 	return &agentv1.JoinResponse{Identity: identityOf(issued), Bootstrap: bootstrap}, nil
+}
+
+// checkSkew warns of an agent whose version is not supported: as seldom as a proxy may join.
+func (s *Server) checkSkew(ctx context.Context, log *slog.Logger, version string) {
+	kind, odd := map[skew.Skew]string{skew.TooOld: "too-old", skew.TooNew: "too-new"}[skew.Of(version, s.o.Version)]
+	if !odd {
+		return
+	}
+	s.metrics.unsupported.WithLabelValues(kind).Inc()
+	log.WarnContext(ctx, "version of an agent not supported", "reason", skew.Problem(version, s.o.Version))
 }
 
 // issue issues a certificate for a proxy of the view. The error is a gRPC status.

@@ -7,7 +7,7 @@ import (
 )
 
 type metrics struct {
-	joins, renewals *prometheus.CounterVec
+	joins, renewals, unsupported *prometheus.CounterVec
 }
 
 func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
@@ -20,11 +20,15 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 			Name: "sonde_agents_renewals_total",
 			Help: "Agents that asked for a new certificate, by the gRPC status that they got.",
 		}, []string{"result"}),
+		unsupported: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "sonde_agents_joins_unsupported_total",
+			Help: "Agents that joined with a version that this control plane does not support: too-old or too-new.",
+		}, []string{"skew"}),
 	}
 	if registerer == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{m.joins, m.renewals} {
+	for _, c := range []prometheus.Collector{m.joins, m.renewals, m.unsupported} {
 		if err := registerer.Register(c); err != nil {
 			return nil, fmt.Errorf("register metrics of joins: %w", err)
 		}

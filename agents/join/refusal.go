@@ -8,6 +8,7 @@ import (
 
 	"github.com/sonde-mesh/sonde/agents/call"
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+	"github.com/sonde-mesh/sonde/internal/grpcconn"
 )
 
 // Refusal is a Join that was refused.
@@ -22,8 +23,9 @@ type Refusal struct {
 	Peer string
 	// Reason is what the caller was told. Code is its class, the name of a gRPC code.
 	Reason, Code string
-	// Waiting says that the proxy is not known (yet): the agent tries again soon, as each new pod's may have to.
-	Waiting bool
+	// Waiting says that the proxy is not known (yet): the agent tries again soon, as each new pod's may have to. Lasting says that it has
+	// waited for longer than they do.
+	Waiting, Lasting bool
 }
 
 // refuse logs a caller of Join that is not whom it says, and tells of it.
@@ -35,7 +37,7 @@ func (s *Server) refuse(ctx context.Context, c credential, r *agentv1.JoinReques
 	if c.Mesh != "" {
 		refusal.Mesh, refusal.Dataplane, refusal.Instance, refusal.Authenticated = c.Mesh, c.Dataplane, c.Instance, true
 	}
-	if s.refusals.allow(call.Source(ctx).String()) {
+	if s.refusals.allow(grpcconn.Source(ctx).String()) {
 		s.tell(refusal, status.Code(err))
 	}
 }
@@ -57,11 +59,12 @@ func (s *Server) waits(ctx context.Context, c credential, peer string, err error
 	if code == codes.Internal || code == codes.Unavailable {
 		return
 	}
-	news, recorded := s.waiting.add(c.ID(), reason, s.o.Now())
+	news, lasts, recorded := s.waiting.add(c.ID(), reason, s.o.Now())
 	if news && recorded {
 		s.o.Waits(c.ID())
 	}
-	if !news || !recorded && !s.refusals.allow(call.Source(ctx).String()) {
+	lasts = lasts && code == codes.FailedPrecondition // another refusal is told of at once
+	if !news && !lasts || !recorded && !s.refusals.allow(grpcconn.Source(ctx).String()) {
 		return
 	}
 	log := s.o.Logger.With("mesh", c.Mesh, "proxy", c.Dataplane, "peer", peer, "reason", reason)
@@ -70,5 +73,5 @@ func (s *Server) waits(ctx context.Context, c credential, peer string, err error
 	} else {
 		log.WarnContext(ctx, "join refused")
 	}
-	s.tell(Refusal{Mesh: c.Mesh, Dataplane: c.Dataplane, Authenticated: true, Instance: c.Instance, Peer: peer, Reason: reason}, code)
+	s.tell(Refusal{Mesh: c.Mesh, Dataplane: c.Dataplane, Authenticated: true, Instance: c.Instance, Peer: peer, Reason: reason, Lasting: lasts}, code)
 }

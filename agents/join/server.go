@@ -35,9 +35,11 @@ type Sidecar struct {
 	Memory uint64
 	// ServingCAFile says that Envoy finds the control plane's CAs in the agent's file.
 	ServingCAFile bool
+	// Records says that the agent takes records of plain text from Envoy.
+	Records bool
 }
 
-// Options of a Server. All are required but Refused, Registerer and Limits.
+// Options of a Server. All are required but Version, Refused, Registerer and Limits.
 type Options struct {
 	// Authority issues certificates.
 	Authority *identity.Authority
@@ -53,6 +55,8 @@ type Options struct {
 	CheckDuplicate func(ctx context.Context, proxy mesh.ID, process, address string) error
 	// Waits is called after it has changed whether a proxy waits. It must return at once.
 	Waits func(proxy mesh.ID)
+	// Version of the control plane, to say which agents it does not support. Default: of none.
+	Version string
 	// Refused is told of joins that are refused, seldom for one address. It must return at once.
 	Refused    func(Refusal)
 	Logger     *slog.Logger

@@ -40,6 +40,7 @@ func sidecarOf(r *agentv1.JoinRequest) (Sidecar, error) {
 	return Sidecar{
 		ControlPlane: r.GetControlPlaneAddress(), DrainTime: drainTime, Memory: memory,
 		ServingCAFile: slices.Contains(r.GetFeatures(), agentv1.FeatureServingCA),
+		Records:       slices.Contains(r.GetFeatures(), agentv1.FeaturePlaintext),
 	}, nil
 }
 

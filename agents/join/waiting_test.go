@@ -11,15 +11,17 @@ import (
 func TestWaiting(t *testing.T) {
 	start := time.Unix(1e9, 0)
 	h := &waiting{proxies: map[mesh.ID]Wait{}}
-	add := func(id mesh.ID, reason string, at time.Duration, wantNews, wantRecorded bool) {
+	add := func(id mesh.ID, reason string, at time.Duration, wantNews, wantLasts, wantRecorded bool) {
 		t.Helper()
-		if news, recorded := h.add(id, reason, start.Add(at)); news != wantNews || recorded != wantRecorded {
-			t.Errorf("add(%s, %s) after %s = %v, %v, want %v, %v", id, reason, at, news, recorded, wantNews, wantRecorded)
+		if news, lasts, recorded := h.add(id, reason, start.Add(at)); news != wantNews || lasts != wantLasts || recorded != wantRecorded {
+			t.Errorf("add(%s, %s) after %s = %v, %v, %v, want %v, %v, %v", id, reason, at, news, lasts, recorded, wantNews, wantLasts, wantRecorded)
 		}
 	}
-	add("default/a", "no Dataplane", 0, true, true)
-	add("default/a", "no Dataplane", 50*time.Second, false, true)
-	add("default/a", "other workload", 55*time.Second, true, true)
+	add("default/a", "no Dataplane", 0, true, false, true)
+	add("default/a", "no Dataplane", 29*time.Second, false, false, true)
+	add("default/a", "no Dataplane", 30*time.Second, false, true, true)
+	add("default/a", "no Dataplane", 50*time.Second, false, false, true)
+	add("default/a", "other workload", 55*time.Second, true, true, true)
 	h.forget(start.Add(100 * time.Second))
 	if got := h.all()["default/a"]; !got.Since.Equal(start) || got.Reason != "other workload" {
 		t.Errorf("it waits since %s for %q, want since the first try, and the last reason", got.Since, got.Reason)
@@ -27,13 +29,13 @@ func TestWaiting(t *testing.T) {
 	for i := range maxWaiting {
 		h.add(fmt.Sprintf("default/%d", i), "", start)
 	}
-	add("default/b", "", 0, true, false)
-	add("default/a", "other workload", 110*time.Second, false, true)
+	add("default/b", "", 0, true, false, false)
+	add("default/a", "other workload", 110*time.Second, false, false, true)
 	h.forget(start.Add(55*time.Second + waitsFor))
 	if n := len(h.all()); n != 1 {
 		t.Errorf("%d wait, want the one that has tried within %s", n, waitsFor)
 	}
-	add("default/b", "", 0, true, true)
+	add("default/b", "", 0, true, false, true)
 	h.remove("default/b")
-	add("default/b", "", 0, true, true)
+	add("default/b", "", 0, true, false, true)
 }

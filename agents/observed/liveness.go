@@ -57,10 +57,10 @@ type heldLiveness struct {
 	newest map[mesh.ID]PodLiveness
 }
 
-// Liveness records which guarded liveness probes of a pod fail, as its agent has said, and logs what has changed.
-func (s *State) Liveness(ctx context.Context, who identity.Subject, session Order, m *agentv1.Liveness) {
+// Liveness records which guarded liveness probes of a pod fail, as its agent has said at that time, and logs what has changed.
+func (s *State) Liveness(ctx context.Context, who identity.Subject, session Order, at time.Time, m *agentv1.Liveness) {
 	id := who.ID()
-	now := heldReport{known: true, order: session, PodLiveness: livenessOf(m, s.o.Now())}
+	now := heldReport{known: true, order: session, PodLiveness: livenessOf(m, at)}
 	s.held.mu.Lock()
 	if d := s.o.View().Dataplane(id); d != nil && d.Identity.Instance != who.Instance { // with the lock: Replaced forgets what an earlier view has let in
 		s.held.mu.Unlock()
@@ -160,7 +160,10 @@ func (s *State) PodLiveness() map[mesh.ID]PodLiveness {
 }
 
 // Gone tells that a proxy is not in the view any more.
-func (s *State) Gone(id mesh.ID) { s.refreshHeld(id) }
+func (s *State) Gone(id mesh.ID) {
+	s.refreshHeld(id)
+	s.refreshPlaintext(id)
+}
 
 // forgetHeld forgets what agents of proxies have said that are gone.
 func (s *State) forgetHeld(gone func(mesh.ID) bool) {

@@ -107,12 +107,12 @@ func (r *replica) hears(session int64, containers ...string) {
 	for _, c := range containers {
 		m.Held = append(m.Held, &agentv1.HeldLiveness{Container: c, Failing: durationpb.New(time.Minute), Reason: "refused", Grant: c + "-1"})
 	}
-	r.Liveness(r.t.Context(), db0, observed.Order{Time: session}, m)
+	r.Liveness(r.t.Context(), db0, observed.Order{Time: session}, r.now(), m)
 }
 
 // hearsTold has the agent of db-0 say in its session of that number that the kubelet is told of the failure of a container.
 func (r *replica) hearsTold(session int64, container string) {
-	r.Liveness(r.t.Context(), db0, observed.Order{Time: session}, &agentv1.Liveness{Held: []*agentv1.HeldLiveness{{Container: container, Told: true}}})
+	r.Liveness(r.t.Context(), db0, observed.Order{Time: session}, r.now(), &agentv1.Liveness{Held: []*agentv1.HeldLiveness{{Container: container, Told: true}}})
 }
 
 // tells waits until the replica knows that one container fails, of which the kubelet is told, so that nothing is held.

@@ -82,6 +82,7 @@ func (s *State) Heard(id mesh.ID) {
 	s.hearIdentity(id)
 	s.observed.heard(id)
 	s.refreshHeld(id)
+	s.refreshPlaintext(id)
 }
 
 // hearIdentity tells the authority which certificates a proxy has by what others say, and what it uses if its newest session is elsewhere.
@@ -129,8 +130,8 @@ func (s *State) Tell(id mesh.ID, m *peerv1.Proxy) bool {
 	s.mu.Lock()
 	m.Certificate = s.issued[id]
 	s.mu.Unlock()
-	m.Liveness = s.tellHeld(id)
-	return m.GetApplications() != nil || m.GetListeners() != nil || m.GetLiveness() != nil || m.GetCertificate() != nil
+	m.Liveness, m.Plaintext = s.tellHeld(id), s.tellPlaintext(id)
+	return m.GetApplications() != nil || m.GetListeners() != nil || m.GetLiveness() != nil || m.GetPlaintext() != nil || m.GetCertificate() != nil
 }
 
 func texts(reasons map[netip.AddrPort]string) map[string]string {
@@ -144,6 +145,7 @@ func texts(reasons map[netip.AddrPort]string) map[string]string {
 // Told returns the proxies for which Tell has something.
 func (s *State) Told() []mesh.ID {
 	ids := s.observed.which(func(f facts) bool { return f.applications || f.ListenersKnown || f.liveness })
+	ids = append(ids, s.toldPlaintext()...)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for id := range s.issued {

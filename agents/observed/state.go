@@ -64,6 +64,7 @@ type State struct {
 	// applications says which cannot take traffic. Other replicas are told.
 	applications *applications
 	held         heldLiveness
+	plaintexts   plaintexts
 
 	mu sync.Mutex
 	// refused says why Envoy refuses inbound listeners, by address. Other replicas are told.
@@ -89,6 +90,7 @@ func New(o Options) (*State, error) {
 		drained:           directory{"drained", o.Storage},
 		unacceptedRecords: directory{"unaccepted", o.Storage},
 		held:              heldLiveness{own: map[mesh.ID]heldReport{}, newest: map[mesh.ID]PodLiveness{}},
+		plaintexts:        newPlaintexts(o.Now()),
 		refused:           map[mesh.ID]map[netip.AddrPort]string{},
 		streams:           map[mesh.ID]time.Time{},
 		issued:            map[mesh.ID]*peerv1.Certificate{},
@@ -170,6 +172,7 @@ func (s *State) Forget(ctx context.Context, sessions Sessions) {
 		s.o.Logger.ErrorContext(ctx, "records of applications not removed", "err", err)
 	}
 	s.forgetHeld(gone)
+	s.forgetPlaintext(gone)
 	s.forgetTold(gone)
 }
 

@@ -64,11 +64,23 @@ func (s *Sessions) awaitHello(ctx context.Context, messages <-chan received) (*a
 			case nil:
 				s.metrics.unknown.Inc()
 			case *agentv1.AgentMessage_Hello:
-				return m.Hello, checkHello(m.Hello)
+				err := checkHello(m.Hello)
+				if err == nil {
+					s.countUnknown(m.Hello)
+				}
+				return m.Hello, err
 			default:
 				return nil, status.Error(codes.InvalidArgument, "the first message of a session must be Hello")
 			}
 		}
+	}
+}
+
+// countUnknown counts what an agent of a later version says of itself.
+func (s *Sessions) countUnknown(h *agentv1.Hello) {
+	s.metrics.unknownFeatures.Add(float64(agentv1.UnknownFeatures(h.GetFeatures())))
+	if agentv1.HasUnknownFields(h) {
+		s.metrics.unknownFields.Inc()
 	}
 }
 

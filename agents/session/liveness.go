@@ -47,52 +47,32 @@ func (s *Sessions) livenessChanged(sess *session, m *agentv1.Liveness) error {
 	if err := checkLiveness(m); err != nil {
 		return err
 	}
-	q := &sess.liveness
-	wait := time.Until(q.taken.Add(livenessEvery))
-	if wait <= 0 {
-		return s.takeLiveness(sess, m)
-	}
-	q.newest = m
-	if q.due == nil {
-		q.due = time.NewTimer(wait)
+	if heard := (heardLiveness{m, s.o.Now()}); sess.liveness.add(heard, livenessEvery) {
+		return s.takeLiveness(sess, heard)
 	}
 	return nil
+}
+
+// heardLiveness is a message, and when it came: for how long a probe fails is as of then.
+type heardLiveness struct {
+	message *agentv1.Liveness
+	at      time.Time
 }
 
 // livenessEvery is how often what an agent says of its liveness probes is taken: agents send it at most as often, and the leader must not have more to
 // decide for one that sends more.
 const livenessEvery = time.Second
 
-// livenessQueue keeps the newest message until it may be taken.
-type livenessQueue struct {
-	taken  time.Time         // when the last one was
-	newest *agentv1.Liveness // nil if none waits
-	due    *time.Timer       // nil if none waits
-}
-
-func (q *livenessQueue) tick() <-chan time.Time {
-	if q.due == nil {
-		return nil
+// takeNewestLiveness takes what waits, if anything does, and a newer session has not had its say: that has ended this one then.
+func (s *Sessions) takeNewestLiveness(sess *session) {
+	if m, waits := sess.liveness.take(); waits {
+		_ = s.takeLiveness(sess, m)
 	}
-	return q.due.C
 }
 
-// takeNewest takes what waits, if anything does, and a newer session has not had its say: that has ended this one then.
-func (s *Sessions) takeNewest(sess *session) {
-	q := &sess.liveness
-	if q.due == nil {
-		return
-	}
-	q.due.Stop()
-	m := q.newest
-	q.due, q.newest = nil, nil
-	_ = s.takeLiveness(sess, m)
-}
-
-func (s *Sessions) takeLiveness(sess *session, m *agentv1.Liveness) error {
-	sess.liveness.taken = time.Now()
+func (s *Sessions) takeLiveness(sess *session, m heardLiveness) error {
 	return s.inTurn(sess, func() error {
-		s.o.Observed.Liveness(sess.stream.Context(), sess.peer.Subject, sess.order, m)
+		s.o.Observed.Liveness(sess.stream.Context(), sess.peer.Subject, sess.order, m.at, m.message)
 		return nil
 	})
 }

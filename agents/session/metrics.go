@@ -7,13 +7,19 @@ import (
 )
 
 type metrics struct {
-	unknown, replaced prometheus.Counter
+	unknown, unknownFeatures, unknownFields, replaced prometheus.Counter
 }
 
 func newMetrics(s *Sessions, registerer prometheus.Registerer) (*metrics, error) {
 	m := &metrics{unknown: prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "sonde_agents_unknown_messages_total",
 		Help: "Messages of agents that this control plane does not know, and ignored.",
+	}), unknownFeatures: prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "sonde_agents_unknown_features_total",
+		Help: "Features that agents have named when a session began, and this control plane does not know.",
+	}), unknownFields: prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "sonde_agents_unknown_fields_total",
+		Help: "Messages of agents with fields that this control plane does not know, and ignored.",
 	}), replaced: prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "sonde_sessions_replaced_total",
 		Help: "Sessions that were ended because their agent has a newer one with another replica.",
@@ -29,7 +35,7 @@ func newMetrics(s *Sessions, registerer prometheus.Registerer) (*metrics, error)
 		defer s.mu.Unlock()
 		return float64(len(s.sessions))
 	})
-	for _, c := range []prometheus.Collector{m.unknown, m.replaced, connected} {
+	for _, c := range []prometheus.Collector{m.unknown, m.unknownFeatures, m.unknownFields, m.replaced, connected} {
 		if err := registerer.Register(c); err != nil {
 			return nil, fmt.Errorf("register metrics of sessions: %w", err)
 		}

@@ -11,6 +11,7 @@ import (
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/identity"
+	"github.com/sonde-mesh/sonde/internal/skew"
 )
 
 var errStopping = status.Error(codes.Unavailable, "the control plane is stopping: try again")
@@ -173,6 +174,9 @@ func (s *Sessions) Agents() map[mesh.ID]*adminv1.Agent {
 		}
 	}
 	s.mu.Unlock()
+	for _, a := range all {
+		a.VersionSkew = skew.Problem(a.GetVersion(), s.o.Version)
+	}
 	// Not with mu held: the authority may read its storage.
 	for _, p := range peers {
 		if due, err := s.o.Authority.Due(p); err == nil && !due.LeafExpires.IsZero() {

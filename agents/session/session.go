@@ -19,9 +19,10 @@ import (
 
 // Limits of one session.
 const (
-	maxMessage  = 16 << 10 // bytes
-	maxLiveness = 32 << 10 // bytes: more than one has in which everything is as long as it may be
-	maxFeatures = 32
+	maxMessage   = 16 << 10 // bytes
+	maxLiveness  = 32 << 10 // bytes: more than one has in which everything is as long as it may be
+	maxPlaintext = 48 << 10 // bytes: as maxLiveness
+	maxFeatures  = 32
 	// maxGrant is how long the name of a grant may be: as that of any object of Kubernetes.
 	maxGrant = 253
 	// messageRate, per second, is far more than an agent sends. Beyond it, messages are read more slowly.
@@ -36,7 +37,7 @@ const (
 // features are those of each control plane, see offered.
 var features = []string{
 	agentv1.FeatureInbounds, agentv1.FeatureProbeFailures, agentv1.FeaturePerPortProbes, agentv1.FeatureDrainState, agentv1.FeatureServiceProbes,
-	agentv1.FeatureEnvoyState, agentv1.FeatureEndpoints,
+	agentv1.FeatureEnvoyState, agentv1.FeatureEndpoints, agentv1.FeaturePlaintext,
 }
 
 var errReplaced = status.Error(codes.Aborted, "a newer session of this proxy, or a newer proxy of its name, has taken over")
@@ -75,7 +76,9 @@ type session struct {
 	// unreached ticks while it is not known that Envoy has all listeners, and other replicas are missing that may know it; else it is nil.
 	unreached *time.Ticker
 	// liveness is what the agent has said of liveness probes and is not taken yet.
-	liveness livenessQueue
+	liveness latest[heardLiveness]
+	// plaintext is what the agent has counted and is not taken yet.
+	plaintext latest[*agentv1.Plaintext]
 	// drainPoll ticks while a recorded drain is not in the view yet, else nil.
 	drainPoll *time.Ticker
 
@@ -208,13 +211,16 @@ func (s *Sessions) serve(sess *session, hello *agentv1.Hello, messages <-chan re
 		return err
 	}
 	err := s.converse(sess, messages)
-	s.takeNewest(sess) // the last word
+	s.takeNewestLiveness(sess) // the last word
+	s.takeNewestPlaintext(sess)
 	return err
 }
 
 // converse handles what comes, and sends what is due, until the session ends.
 func (s *Sessions) converse(sess *session, messages <-chan received) error {
 	for {
+		var over bool
+		var err error
 		select {
 		case <-sess.stream.Context().Done():
 			return status.FromContextError(sess.stream.Context().Err()).Err()
@@ -223,25 +229,22 @@ func (s *Sessions) converse(sess *session, messages <-chan received) error {
 		case <-sess.replaced:
 			return errReplaced
 		case <-sess.wake:
-			if err := s.push(sess); err != nil {
-				return err
-			}
+			err = s.push(sess)
 		case m := <-sess.outbox:
-			if err := sess.stream.Send(m); err != nil {
-				return err
-			}
+			err = sess.stream.Send(m)
 		case <-sess.drainTick():
-			if err := s.confirmDrain(sess); err != nil {
-				return err
-			}
+			err = s.confirmDrain(sess)
 		case <-sess.listenersTick():
 			s.askListeners(sess)
 		case <-sess.liveness.tick():
-			s.takeNewest(sess)
+			s.takeNewestLiveness(sess)
+		case <-sess.plaintext.tick():
+			s.takeNewestPlaintext(sess)
 		case r := <-messages:
-			if over, err := s.take(sess, r); over {
-				return err
-			}
+			over, err = s.take(sess, r)
+		}
+		if over || err != nil {
+			return err
 		}
 	}
 }
@@ -256,12 +259,11 @@ func (s *Sessions) take(sess *session, r received) (over bool, err error) {
 }
 
 func (s *Sessions) handle(sess *session, message *agentv1.AgentMessage) error {
-	most := maxMessage
-	if message.GetLiveness() != nil {
-		most = maxLiveness
-	}
-	if proto.Size(message) > most {
+	if most := mostBytes(message); proto.Size(message) > most {
 		return status.Errorf(codes.InvalidArgument, "a message of more than %d bytes", most)
+	}
+	if message.GetMessage() != nil && agentv1.HasUnknownFields(message) {
+		s.metrics.unknownFields.Inc()
 	}
 	switch m := message.GetMessage().(type) {
 	case *agentv1.AgentMessage_Draining:
@@ -277,6 +279,8 @@ func (s *Sessions) handle(sess *session, message *agentv1.AgentMessage) error {
 		return s.readinessChanged(sess, m.Readiness)
 	case *agentv1.AgentMessage_Liveness:
 		return s.livenessChanged(sess, m.Liveness)
+	case *agentv1.AgentMessage_Plaintext:
+		return s.plaintextCounted(sess, m.Plaintext)
 	case *agentv1.AgentMessage_Pong:
 		sess.rival.answered()
 		return nil
@@ -289,6 +293,17 @@ func (s *Sessions) handle(sess *session, message *agentv1.AgentMessage) error {
 		s.metrics.unknown.Inc()
 		return nil
 	}
+}
+
+// mostBytes is how many bytes a message may have.
+func mostBytes(message *agentv1.AgentMessage) int {
+	switch {
+	case message.GetLiveness() != nil:
+		return maxLiveness
+	case message.GetPlaintext() != nil:
+		return maxPlaintext
+	}
+	return maxMessage
 }
 
 func (s *Sessions) setVersion(sess *session, v *agentv1.Version) {

@@ -5,6 +5,12 @@ import "strings"
 // MaxDrainReason is how many bytes of an administrator's reason are passed on.
 const MaxDrainReason = 256
 
+// DrainTerminating is the reason of a Drain that is Terminating.
+const DrainTerminating = "the pod is being deleted"
+
+// FrozenReason begins what the admin API says of an endpoint that stays though Kubernetes takes it away.
+const FrozenReason = "Frozen: "
+
 // DrainText says that what is drained, and for which reason; "" is none.
 func DrainText(what, reason string) string {
 	if reason == "" {
@@ -40,7 +46,7 @@ func (d *Drain) String() string {
 	}
 	var words []string
 	if d.Terminating {
-		words = append(words, "the pod is being deleted")
+		words = append(words, DrainTerminating)
 	}
 	for _, reason := range []string{d.Node, d.Administrator} {
 		if reason != "" {

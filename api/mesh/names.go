@@ -55,7 +55,8 @@ const (
 	PortRedirectOut   = 15001 // Envoy's outbound capture listener
 	PortReadiness     = 15022 // readiness of the sidecar; nothing listens here, only redirected connections get an answer
 	PortVirtualProbes = 9000  // the virtual probe handler of the agent
-	PortMetrics       = 9902  // metrics and health of the agent
+	PortMetrics       = 9902  // metrics and health of the agent, on loopback
+	PortPodMetrics    = 5670  // metrics of the agent and of Envoy, for Prometheus
 )
 
 // TrustDomain returns the trust domain of a mesh, <mesh>.<suffix>.
@@ -85,6 +86,8 @@ const (
 	OwnPrefix = Group + "/"
 	// kruisePrefix of annotations shared with OpenKruise.
 	kruisePrefix = "apps.kruise.io/"
+	// prometheusPrefix of annotations by a convention of those who run Prometheus.
+	prometheusPrefix = "prometheus.io/"
 
 	// LabelNode is a label of a Dataplane: the node that it is on, for services whose InternalTrafficPolicy is TrafficLocal.
 	LabelNode = OwnPrefix + "node"
@@ -123,6 +126,8 @@ const (
 	// long a proxy that ends serves on after it has told them.
 	AnnotationLBHealthPort = OwnPrefix + "lb-health-port"
 	AnnotationLBDrainTime  = OwnPrefix + "lb-drain-time"
+	// AnnotationMetricsPort is the port at which the agent answers Prometheus, 0 for none.
+	AnnotationMetricsPort = OwnPrefix + "metrics-port"
 	// AnnotationDrain of a pod or node says that it should get no new traffic. Its value is the reason, human-readable.
 	AnnotationDrain = OwnPrefix + "drain"
 	// AnnotationSidecarCPU and AnnotationSidecarMemory are what the sidecar requests, AnnotationSidecarCPULimit and
@@ -143,6 +148,10 @@ const (
 	AnnotationInjectionWarnings = OwnPrefix + "injection-warnings"
 	// AnnotationMeshes of a namespace lists the meshes that its pods and Dataplanes may join, see CheckMeshOf; without it these are all.
 	AnnotationMeshes = OwnPrefix + "meshes"
+	// AnnotationPrometheusScrape, AnnotationPrometheusPort and AnnotationPrometheusPath are what many a Prometheus selects pods by, and asks them.
+	AnnotationPrometheusScrape = prometheusPrefix + "scrape"
+	AnnotationPrometheusPort   = prometheusPrefix + "port"
+	AnnotationPrometheusPath   = prometheusPrefix + "path"
 	// AnnotationControlPlaneCA holds the control plane's serving CAs, PEM: two during a rotation. The kubelet writes it to a file for the agent.
 	AnnotationControlPlaneCA = OwnPrefix + "control-plane-ca"
 )

@@ -60,6 +60,7 @@ Exit codes:
 		},
 	}
 	o.addFlags(cmd.Flags())
+	cmd.AddCommand(newApplyCRDs())
 	buildinfo.Add(cmd)
 	completeWords(cmd)
 	settings.Install(cmd, settings.Options{Prefix: envPrefix, File: true, Keys: nested, Unknown: func(_ *cobra.Command, variables []string) {

@@ -47,6 +47,7 @@ var flagOf = map[string]string{
 	"Kubernetes.Kubeconfig": "--kubeconfig", "Kubernetes.Namespace": "--namespace", "Kubernetes.Service": "--service-name", "Kubernetes.Replica": "--replica",
 	"Kubernetes.WebhookCertDir": "--webhook-cert-dir",
 	"Image":                     "--sidecar-image", "Sidecar": "--sidecar-form", "VirtualProbesPort": "--virtual-probes-port", "ProbesMode": "--virtual-probes-mode", "ControlPlane": "--control-plane-address",
+	"MetricsPort": "--sidecar-metrics-port", "MetricsInclude": "--sidecar-metrics-include",
 	"Resources.CPU": "--sidecar-cpu", "Resources.CPULimit": "--sidecar-cpu-limit", "Resources.Memory": "--sidecar-memory", "Resources.MemoryLimit": "--sidecar-memory-limit",
 	"Kubernetes.Drain.Taints": "--drain-taints", "Kubernetes.Drain.MinServing": "--min-serving",
 	"Kubernetes.FreezeMode":           "--" + flagFreezeMode,
@@ -63,6 +64,7 @@ var nested = settings.Keys{
 	"sidecar-image":    "runtime.kubernetes.injector.", "sidecar-form": "runtime.kubernetes.injector.",
 	"sidecar-cpu": "runtime.kubernetes.injector.", "sidecar-cpu-limit": "runtime.kubernetes.injector.",
 	"sidecar-memory": "runtime.kubernetes.injector.", "sidecar-memory-limit": "runtime.kubernetes.injector.",
+	"sidecar-metrics-port": "runtime.kubernetes.injector.", "sidecar-metrics-include": "runtime.kubernetes.injector.",
 	"virtual-probes-port": "runtime.kubernetes.injector.", "control-plane-address": "runtime.kubernetes.injector.",
 	"kuma-labels":   "injection.",
 	flagGuardedMode: "guardedLiveness.mode", flagGuardedPerMinute: "guardedLiveness.perMinute", flagGuardedPerNode: "guardedLiveness.perNodePerMinute",
@@ -103,6 +105,7 @@ func (o *options) addKubernetesFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.form, "sidecar-form", string(webhook.Native), "`FORM` of the sidecar: native or container")
 	k.Injection.Resources.AddFlags(flags)
 	flags.Int32Var(&k.Injection.VirtualProbesPort, "virtual-probes-port", mesh.PortVirtualProbes, "`PORT` of the agent for probes, unless a pod asks for another one")
+	k.Injection.AddMetricsFlags(flags)
 	flags.Var(&reach.AddressFlag{Service: reach.Agents, To: &k.Injection.ControlPlane}, "control-plane-address", "`HOST:PORT` of the control plane for agents; default that of its Service")
 	flags.BoolVar(&o.drainAware, keyDrainAware, true, "proxies on nodes that go tell load balancers to send no new traffic; read again when the --config file changes")
 	flags.StringSliceVar(&k.Drain.Taints, "drain-taints", nil, "`KEYS` of taints of nodes that go, beside those of the cluster autoscaler and Karpenter")

@@ -26,7 +26,7 @@ func TestExitCodes(t *testing.T) {
 		code         int
 	}{
 		"help":                       {args: "help version"},
-		"help of an unknown command": {"help nosuch", `sonde-cp: command "nosuch" not found: did you mean completion, version?`, 2},
+		"help of an unknown command": {"help nosuch", `sonde-cp: command "nosuch" not found: did you mean apply-crds, completion, version?`, 2},
 		"completion of no shell":     {"completion tcsh", `sonde-cp: command "tcsh" not found: did you mean bash, zsh, fish?`, 2},
 		"unknown command":            {"start", `sonde-cp: unknown command "start"`, 2},
 		"unknown command, --help":    {"start --help", `sonde-cp: command "start" not found`, 2},
@@ -37,6 +37,7 @@ func TestExitCodes(t *testing.T) {
 		"two that exclude others":    {"--store=dir:x --health-addr=*:1 --health-port=1", `sonde-cp: --health-addr: "*:1": must not be given with --health-port`, 2},
 		"of the version":             {"version -o xml", `sonde-cp: --output: "xml": must be text or json`, 2},
 		"a file of flags":            {"--config=" + nowhere, "sonde-cp: read --config: open ", 2},
+		"definitions of no cluster":  {"apply-crds --kubeconfig=" + nowhere, "sonde-cp: --kubeconfig: ", 1},
 		"no such cluster":            {"--store=kubernetes --kubeconfig=" + nowhere, "sonde-cp: --kubeconfig: ", 1},
 		"a port in use":              {"--store=dir:x --bind-address=127.0.0.1 --agents-port=" + port + " --state-dir=" + filepath.Join(t.TempDir(), "state"), "sonde-cp: --agents-port: ", 1},
 	}

@@ -77,7 +77,7 @@ func newLogger(level slog.Level) *slog.Logger {
 var agentFlags = map[string]string{ //nolint:gosec // the names of flags are no secrets
 	"ControlPlane": "--cp-address", "CAFile": "--ca-cert-file", "Name": "--name", "Mesh": "--mesh", "TokenFile": "--dataplane-token-file",
 	"AdminAddress": "--admin-addr", "DrainTime": "--drain-time", "LBHealthPort": "--lb-health-port", "LBDrainTime": "--lb-drain-time",
-	"EnvoyPath": "--envoy-path", "WorkDir": "--work-dir",
+	"MetricsAddress": "--metrics-addr", "MetricsInclude": "--metrics-include", "EnvoyPath": "--envoy-path", "WorkDir": "--work-dir",
 	"Concurrency": "--concurrency", "Probes.Port": "--virtual-probes-port", "Port": "--virtual-probes-port",
 }
 
@@ -104,6 +104,9 @@ terminal sends, drains, too, and nothing more; under nohup it is ignored.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o.Version = buildinfo.Of(cmd.Root().Name()).Version
 			fromEnvironment(&o.Probes)
+			if cmd.Flags().Changed("metrics-include") && len(o.MetricsInclude) == 0 {
+				return &mesh.FieldError{Field: "--metrics-include", Allowed: "must not be empty: envoy_ is all of Envoy's metrics"}
+			}
 			return mesh.RenameFields(run(cmd.Context(), o, newLogger(o.Level), becomeGuard), agentFlags)
 		},
 	}
@@ -119,6 +122,8 @@ terminal sends, drains, too, and nothing more; under nohup it is ignored.`,
 	f.BoolVar(&o.LastToEnd, "last-to-end", false, "the applications have ended before this program is told to: a drain waits for no more clients")
 	f.IntVar(&o.LBHealthPort, "lb-health-port", 0, "`port` on all addresses for /healthz and /livez of load balancers; 0: none")
 	f.DurationVar(&o.LBDrainTime, "lb-drain-time", o.LBDrainTime, "how long to serve on after load balancers were told that this proxy ends, before the drain begins; not with --last-to-end")
+	f.StringVar(&o.MetricsAddress, "metrics-addr", "", "`host:port` for Prometheus: /metrics, with the metrics of this program and of Envoy, and nothing else; no host means all addresses, port 0 a free one (default: none)")
+	f.StringSliceVar(&o.MetricsInclude, "metrics-include", nil, "`prefixes` of the names of Envoy's metrics at --metrics-addr (default: those that docs/metrics.md lists)")
 	f.StringVar(&o.EnvoyPath, "envoy-path", "", "Envoy `binary` (default: envoy in the directory of this program, else on PATH)")
 	f.StringVar(&o.WorkDir, "work-dir", "", "`directory` for Envoy's bootstrap, secrets and sockets; with the certificate in it the agent joins again (default: a new one under $TMPDIR, removed at the end)")
 	f.IntVar(&o.Concurrency, "concurrency", o.Concurrency, fmt.Sprintf("Envoy's worker threads; 0: one for each processor of the CPU limit, rounded up, and %d without a limit", mesh.DefaultConcurrency))

@@ -31,6 +31,10 @@ func TestRedirectionBadInput(t *testing.T) {
 		"a bad probe":        {"check transparent-proxy --redirect-tcp-probes 9001:6853,9001:0", []string{`--redirect-tcp-probes: "9001:0": must be two ports`}},
 		"the same probe":     {"check transparent-proxy --redirect-tcp-probes 9001:6853 --redirect-tcp-probes 9001:80", []string{`--redirect-tcp-probes: "9001:80": must have a port of its own`}},
 		"probes of nothing":  {"install transparent-proxy --redirect-inbound=false --redirect-tcp-probes 9001:6853", []string{`--redirect-tcp-probes: "9001:6853": must be left out while incoming connections`}},
+		"metrics, no port":   {"install transparent-proxy --metrics-port 70000", []string{`--metrics-port: "70000": must be a port from 1 to 65535, or 0 for none`}},
+		"metrics, no number": {"install transparent-proxy --metrics-port x", []string{`--metrics-port`, `"x"`}},
+		"metrics, Envoy's":   {"install transparent-proxy --metrics-port 15022", []string{`--metrics-port: "15022": must not be a port of Envoy's`}},
+		"metrics, probes":    {"check transparent-proxy --metrics-port 9000 --exclude-inbound-ports 9000", []string{`--metrics-port: "9000": must be a port that is not among the excluded`}},
 		"the readiness port": {"install transparent-proxy --exclude-inbound-ports 15022", []string{`--exclude-inbound-ports: "15022": must be redirected`}},
 	}
 	for name, tc := range tests {

@@ -39,43 +39,85 @@ func (c *cli) call(ctx context.Context, work func(context.Context, adminv1.Admin
 
 // callWithin is call for what may take longer.
 func (c *cli) callWithin(ctx context.Context, limit time.Duration, work func(context.Context, adminv1.AdminServiceClient) error) error {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	to, err := c.connection()
+	to, err := c.endpoint(ctx)
 	if err != nil {
 		return err
 	}
-	address := to.address.value
+	return callAt(ctx, to, limit, work)
+}
+
+// callAt is call to a control plane that is found already.
+func callAt(ctx context.Context, to *endpoint, limit time.Duration, work func(context.Context, adminv1.AdminServiceClient) error) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	conn, err := grpc.NewClient("passthrough:///"+to.address, append(to.authorize,
+		grpc.WithTransportCredentials(watchedTLS{credentials.NewTLS(&tls.Config{
+			RootCAs: to.roots, ServerName: mesh.ServingName, MinVersion: tls.VersionTLS13,
+		}), to.watch}),
+		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
+			conn, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, "tcp", address)
+			to.watch.Dialed(err)
+			return conn, err
+		}),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswerBytes)),
+		grpc.WithDisableServiceConfig(),
+		grpc.WithDisableRetry())...)
+	if err != nil {
+		return fmt.Errorf("connect to %s: %w", to.address, err)
+	}
+	err = explainError(to.watch, work(ctx, adminv1.NewAdminServiceClient(conn)))
+	if to.failed != nil && exit.Code(err) == exit.Unreachable {
+		err = to.failed(err)
+	}
+	return errors.Join(err, conn.Close())
+}
+
+// endpoint is a control plane that can be called.
+type endpoint struct {
+	address string // host:port
+	roots   *x509.CertPool
+	// watch notes what is wrong with connections.
+	watch *reach.Watch
+	// authorize are options that send a token with each call.
+	authorize []grpc.DialOption
+	// failed returns the error of a call to which nobody has answered, with what else is known. It may be nil.
+	failed func(error) error
+}
+
+// endpoint returns the control plane that flags, variables, a context or else the kubeconfig say.
+func (c *cli) endpoint(ctx context.Context) (*endpoint, error) {
+	inCluster, err := c.inCluster()
+	if err != nil {
+		return nil, err
+	}
+	if inCluster {
+		return c.forwarded(ctx)
+	}
+	return c.direct()
+}
+
+// direct returns the control plane at an address.
+func (c *cli) direct() (*endpoint, error) {
+	to, err := c.connection()
+	if err != nil {
+		return nil, err
+	}
 	roots, err := readRoots(to.caFile)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	token, err := readSecret(to.tokenFile)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	bearerToken := strings.TrimSpace(string(token))
 	if strings.ContainsFunc(bearerToken, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return &mesh.FieldError{Field: to.tokenFile.source, Value: to.tokenFile.value, Err: errors.New("must hold the admin token and nothing else, in one line")}
+		return nil, &mesh.FieldError{Field: to.tokenFile.source, Value: to.tokenFile.value, Err: errors.New("must hold the admin token and nothing else, in one line")}
 	}
-	watch := &reach.Watch{Service: reach.Admin, Address: address}
-	conn, err := grpc.NewClient("passthrough:///"+address,
-		grpc.WithTransportCredentials(watchedTLS{credentials.NewTLS(&tls.Config{
-			RootCAs: roots, ServerName: mesh.ServingName, MinVersion: tls.VersionTLS13,
-		}), watch}),
-		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
-			conn, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, "tcp", address)
-			watch.Dialed(err)
-			return conn, err
-		}),
-		grpc.WithPerRPCCredentials(bearer(bearerToken)),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswerBytes)),
-		grpc.WithDisableServiceConfig(),
-		grpc.WithDisableRetry())
-	if err != nil {
-		return fmt.Errorf("connect to %s: %w", address, err)
-	}
-	return errors.Join(explainError(watch, work(ctx, adminv1.NewAdminServiceClient(conn))), conn.Close())
+	return &endpoint{
+		address: to.address.value, roots: roots, watch: &reach.Watch{Service: reach.Admin, Address: to.address.value},
+		authorize: []grpc.DialOption{grpc.WithPerRPCCredentials(bearer(bearerToken))},
+	}, nil
 }
 
 // explainError turns the error of a call into one for users, with its exit code.
@@ -110,7 +152,7 @@ func (t watchedTLS) Clone() credentials.TransportCredentials {
 	return watchedTLS{t.TransportCredentials.Clone(), t.watch}
 }
 
-// bearer sends the admin token, only over TLS.
+// bearer sends a token, only over TLS.
 type bearer string
 
 // GetRequestMetadata implements credentials.PerRPCCredentials.

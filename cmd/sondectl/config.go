@@ -68,6 +68,9 @@ what it has of those that are not given. The first context becomes the current o
 			if !c.given(flagAddress) && !c.given(flagCACert) && !c.given(flagTokenFile) {
 				return "", settings.Usagef("nothing to set: give --%s, --%s or --%s", flagAddress, flagCACert, flagTokenFile)
 			}
+			if _, err := c.inCluster(); err != nil { // a context has an address
+				return "", err
+			}
 			done := "changed"
 			if f.find(name) == nil {
 				done = "made"

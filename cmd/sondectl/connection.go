@@ -37,6 +37,7 @@ func (c *cli) addConnectionFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&c.tokenFile, flagTokenFile, "", "`FILE` with the admin token (admin-token)")
 	flags.StringVar(&c.contextName, flagContext, "", "`NAME` of a context, see sondectl config; default the current one")
 	flags.StringVar(&c.configFile, flagConfig, "", "`FILE` with contexts; default sonde/sondectl.yaml in the user's directory for configuration")
+	c.cluster.Add(flags)
 }
 
 // given says whether the command line or a variable sets a flag.

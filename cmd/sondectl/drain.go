@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -14,16 +13,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/metadata"
-	"k8s.io/client-go/tools/clientcmd"
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
-	"github.com/sonde-mesh/sonde/internal/kubeconfig"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/cluster"
 	"github.com/sonde-mesh/sonde/internal/settings"
 )
-
-// kubernetesTimeout limits a request to the API server.
-const kubernetesTimeout = 30 * time.Second
 
 const drainHelp = `A proxy that drains goes on with what it has, and gets no new traffic: the mesh prefers others, and /healthz of its port for load
 balancers (sonde.dev/lb-health-port) fails. Nothing is restarted and nothing ends. Where a Service would have too few proxies left
@@ -32,25 +27,27 @@ balancers (sonde.dev/lb-health-port) fails. Nothing is restarted and nothing end
 On Kubernetes the command writes the annotation ` + mesh.AnnotationDrain + ` on the Node or Pod, with your rights in the cluster, and needs no
 control plane. Without Kubernetes the control plane keeps it: dataplane/NAME, or NAME where there is no kubeconfig.`
 
-// drainTarget is what a drain is about, and how to reach the API server.
+// drainTarget is what a drain is about.
 type drainTarget struct {
-	cli                            *cli
-	kubeconfig, context, namespace string
-	mesh                           string
+	cli     *cli
+	objects cluster.Objects // nodes and pods
+	mesh    string          // of a dataplane
+}
+
+func (c *cli) newDrainTarget() drainTarget {
+	return drainTarget{cli: c, objects: cluster.Objects{In: &c.cluster}}
 }
 
 func (d *drainTarget) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&d.kubeconfig, "kubeconfig", "", "`FILE` with the address of the API server; default as kubectl")
-	flags.StringVar(&d.context, "context", "", "`NAME` of a context of the kubeconfig; default its current one")
-	flags.StringVarP(&d.namespace, "namespace", "n", "", "`NAMESPACE` of a pod; default that of the context")
+	d.objects.Add(flags, "a pod")
 	flags.StringVar(&d.mesh, "mesh", "", "`MESH` of a dataplane; default the only one that has it")
 	settings.Must(cmd.RegisterFlagCompletionFunc("mesh", d.cli.completeMeshes))
 	cmd.ValidArgsFunction = d.completeTargets
 }
 
 func (c *cli) drain() *cobra.Command {
-	target := drainTarget{cli: c}
+	target := c.newDrainTarget()
 	var reason string
 	cmd := &cobra.Command{
 		Use:   "drain node/NAME|pod/NAME|dataplane/NAME|NAME",
@@ -70,7 +67,7 @@ func (c *cli) drain() *cobra.Command {
 }
 
 func (c *cli) undrain() *cobra.Command {
-	target := drainTarget{cli: c}
+	target := c.newDrainTarget()
 	cmd := &cobra.Command{
 		Use:   "undrain node/NAME|pod/NAME|dataplane/NAME|NAME",
 		Short: "Let a proxy, or all pods of a node, have new traffic again",
@@ -120,7 +117,7 @@ func (d *drainTarget) set(cmd *cobra.Command, target string, reason *string) err
 		return settings.Usagef("--mesh: is for a dataplane, and %q is a %s", target, kind)
 	}
 	client, namespace, err := d.client()
-	if !named && ofKubernetes == "" && clientcmd.IsEmptyConfig(errors.Unwrap(err)) {
+	if !named && ofKubernetes == "" && errors.Is(err, cluster.ErrNoKubeconfig) {
 		return d.ask(cmd, target, reason)
 	}
 	if err != nil {
@@ -129,9 +126,9 @@ func (d *drainTarget) set(cmd *cobra.Command, target string, reason *string) err
 	return d.annotate(cmd, client, namespace, target, reason)
 }
 
-// ofKubernetes returns the first flag that is set and says where a node or a pod is, "" if none is.
+// ofKubernetes returns the first flag that is set and is for nodes and pods alone, "" if none is.
 func (d *drainTarget) ofKubernetes(cmd *cobra.Command) string {
-	for _, name := range []string{"kubeconfig", "context", "namespace"} {
+	for _, name := range []string{cluster.FlagObjectsContext, cluster.FlagObjectsNamespace} {
 		if cmd.Flags().Changed(name) {
 			return name
 		}
@@ -183,19 +180,9 @@ func resourceOf(kind string) *schema.GroupVersionResource {
 
 // client returns a client of the API server, and the namespace of pods.
 func (d *drainTarget) client() (metadata.Interface, string, error) {
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath = d.kubeconfig
-	loading := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: d.context})
-	config, err := loading.ClientConfig()
+	config, namespace, err := d.objects.Load()
 	if err != nil {
-		return nil, "", fmt.Errorf("read the kubeconfig: %w", kubeconfig.Explain(err, rules.GetLoadingPrecedence()...))
-	}
-	config.Timeout, config.UserAgent = kubernetesTimeout, "sondectl"
-	namespace := d.namespace
-	if namespace == "" {
-		if namespace, _, err = loading.Namespace(); err != nil {
-			return nil, "", fmt.Errorf("read the kubeconfig: %w", err)
-		}
+		return nil, "", err //nolint:wrapcheck // it says what was read
 	}
 	client, err := metadata.NewForConfig(config)
 	if err != nil {

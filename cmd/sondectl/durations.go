@@ -1,10 +1,11 @@
 package main
 
 import (
-	"fmt"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
 )
 
 const day = 24 * time.Hour
@@ -20,10 +21,10 @@ func timeUntil(t *timestamppb.Timestamp) string {
 	}
 	for _, unit := range []time.Duration{day, time.Hour, time.Minute} {
 		if rounded := left.Round(unit); left.Round(time.Second) >= 2*unit {
-			return shortDuration(rounded)
+			return printer.ShortDuration(rounded)
 		}
 	}
-	return shortDuration(left.Round(time.Second))
+	return printer.ShortDuration(left.Round(time.Second))
 }
 
 // timeSince returns how long ago t was, "" if t is nil.
@@ -31,19 +32,5 @@ func timeSince(t *timestamppb.Timestamp) string {
 	if t == nil {
 		return ""
 	}
-	return shortDuration(max(0, time.Since(t.AsTime())))
-}
-
-// shortDuration formats a duration for a table, rounded down to one unit.
-func shortDuration(d time.Duration) string {
-	switch {
-	case d >= 2*day:
-		return fmt.Sprintf("%dd", d/day)
-	case d >= 2*time.Hour:
-		return fmt.Sprintf("%dh", d/time.Hour)
-	case d >= 2*time.Minute:
-		return fmt.Sprintf("%dm", d/time.Minute)
-	default:
-		return fmt.Sprintf("%ds", d/time.Second)
-	}
+	return printer.ShortDuration(max(0, time.Since(t.AsTime())))
 }

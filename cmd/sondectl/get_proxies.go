@@ -25,7 +25,7 @@ SINCE         for how long. Of lost and stopped agents: since the end of their s
               control plane, since that
 ADS           how long Envoy has been connected to this replica of the control plane; "waiting" while its Dataplane is not
               known
-VERSION       of the agent
+VERSION       of the agent; a line of its own says it where the control plane does not support that one
 ENVOY         version of Envoy; a line of its own says it where that is not supported, and where Envoy does not run, with the reason
 SYNCED        types of resources that Envoy has taken all of, and types that it asked for
 DRAINING      yes if it ends or should get no new traffic; a line of its own says why, and whether it serves on
@@ -110,7 +110,8 @@ func agentPhase(s *adminv1.AgentState) string {
 	return strings.ReplaceAll(strings.ToLower(s.GetPhase().String()), "_", "-")
 }
 
-// agentNotes says why the agent cannot join, how its certificate differs from the Dataplane, and why its Envoy does not run.
+// agentNotes says why the agent cannot join, how its certificate differs from the Dataplane, why its Envoy does not run, and whether its version is
+// supported.
 func agentNotes(p *adminv1.Proxy) []string {
 	var notes []string
 	if differs := p.GetOtherWorkload(); differs != "" {
@@ -121,6 +122,9 @@ func agentNotes(p *adminv1.Proxy) []string {
 	}
 	if down := p.GetAgent().GetEnvoyDown(); down != "" {
 		notes = append(notes, "envoy does not run: "+down)
+	}
+	if differs := p.GetAgent().GetVersionSkew(); differs != "" {
+		notes = append(notes, "unsupported: "+differs)
 	}
 	return notes
 }
@@ -152,6 +156,6 @@ func connected(p *adminv1.Proxy) string {
 	case !p.GetKnown():
 		return "waiting"
 	default:
-		return shortDuration(time.Since(streams[0].GetConnectedSince().AsTime()))
+		return printer.ShortDuration(time.Since(streams[0].GetConnectedSince().AsTime()))
 	}
 }

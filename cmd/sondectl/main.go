@@ -16,7 +16,7 @@ import (
 )
 
 func main() {
-	// Signals end the program as they end any other: nothing needs to be cleaned up, and the parent sees which signal it was.
+	// Signals end the program as they end any other: nothing needs to be cleaned up, but for the Jobs of check --nodes, and the parent sees which signal it was.
 	os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
@@ -34,6 +34,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	root.SetOut(&c.out)
 	root.SetErr(stderr)
 	cmd, err := settings.Execute(ctx, root)
+	c.closeSession()
 	code := exit.Code(err)
 	if exit.HasOutput(err) {
 		if _, werr := stdout.Write(c.out.Bytes()); werr != nil {

@@ -24,9 +24,11 @@ func TestMain(m *testing.M) {
 type leakTested struct{ *testing.M }
 
 func (l leakTested) Run() int {
-	// No test reads the contexts of whoever runs it.
-	if err := os.Setenv("XDG_CONFIG_HOME", "/nowhere"); err != nil {
-		panic(err)
+	// No test reads the contexts and the kubeconfig of whoever runs it.
+	for _, variable := range []string{"XDG_CONFIG_HOME", "KUBECONFIG"} {
+		if err := os.Setenv(variable, "/nowhere"); err != nil {
+			panic(err)
+		}
 	}
 	if code := l.M.Run(); code != 0 {
 		return code

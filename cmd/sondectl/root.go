@@ -8,6 +8,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/sonde-mesh/sonde/cmd/sondectl/check"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/cluster"
 	"github.com/sonde-mesh/sonde/cmd/sondectl/migration"
 	"github.com/sonde-mesh/sonde/cmd/sondectl/watched"
 	"github.com/sonde-mesh/sonde/internal/buildinfo"
@@ -19,10 +21,16 @@ const rootHelp = `sondectl shows the state of the control plane of a mesh, and w
 Look at a running mesh:
   sondectl get proxies                              who is connected, what Envoy refused and why
   sondectl get services                             which endpoints are ready, which have a sidecar
+  sondectl why pod/web-0 -n shop                    why a pod is not ready, not in the mesh or without traffic
   sondectl why backend                              what speaks against each endpoint of a service
   sondectl inspect dataplane web-1 --type clusters  what the Envoy of this proxy has
   sondectl restarts                                 which containers fail and may not restart, or restart now
+  sondectl check strict                             what mode STRICT would refuse, and from whom
   sondectl health                                   why the control plane is not alive or not ready
+
+Before you install Sonde, and when something is wrong, with your rights in the cluster:
+  sondectl check                                    may it be installed, and does anything speak against it
+  sondectl check --installed                        does all of it work, and what to do if not
 
 Work on files, without any server:
   sondectl validate -f mesh/                        every mistake, with file, line and field
@@ -49,12 +57,15 @@ Keep new traffic from pods, with your rights in the cluster:
 Look at clusters whose nodes sonde-watchdog watches, with your rights in the cluster:
   sondectl watchdog status -A                       which are seen, and what is scaled down
 
-Commands that call the control plane need two files of its state directory: serving-ca.crt, with which sondectl verifies the
-control plane, and admin-token, which authorises you:
+Commands that call the control plane find it in the cluster of your kubeconfig, and need your rights there alone (docs/kubernetes.md):
+  sondectl get meshes --kube-context prod
+
+Outside of Kubernetes they need its address and two files of its state directory: serving-ca.crt, with which sondectl verifies the control plane, and
+admin-token, which authorises you:
   sondectl get meshes --ca-cert-file state/serving-ca.crt --token-file state/admin-token
 
 Each of these flags may also be a variable (SONDECTL_ADDRESS, SONDECTL_CA_CERT_FILE, SONDECTL_TOKEN_FILE; an empty one counts as none), or be
-kept in a context:
+kept in a context, which then comes before the kubeconfig:
   sondectl config set-context prod --address cp.example:5681 --ca-cert-file serving-ca.crt --token-file admin-token
 
 Every get, and why, also writes the problems of the control plane's store to stderr. A command that fails writes nothing to stdout, but validate -o json does. On a
@@ -67,7 +78,7 @@ Exit codes:
   3  the control plane cannot be reached, or is not ready
   4  rotate ca: the rotation is in progress
   5  migrate plan: there are findings or clashes; migrate status: pods are still to roll
-  6  health: a check of the control plane fails
+  6  health: a check of the control plane fails; check: a line is [fail]
 A command that a signal ends says nothing: a shell has 130 for SIGINT, and 143 for SIGTERM.`
 
 // envPrefix is what variables begin with.
@@ -76,6 +87,9 @@ const envPrefix = "SONDECTL_"
 // cli is one run of the program.
 type cli struct {
 	address, caFile, tokenFile, contextName, configFile string
+	// cluster says in which cluster the control plane is, if it is not at an address, and session reaches it there once a command has called it.
+	cluster cluster.Options
+	session *cluster.Session
 	// flags are those of all commands.
 	flags *pflag.FlagSet
 	// out is the output, which is held back until the command has succeeded.
@@ -93,7 +107,7 @@ func (c *cli) root() *cobra.Command {
 		SilenceUsage:  true,
 	}
 	c.addConnectionFlags(root.PersistentFlags())
-	root.AddCommand(c.get(), c.inspect(), c.validate(), c.generate(), c.inject(), c.probes(), migration.Command(&c.out), watched.Command(&c.out), c.drain(), c.undrain(), c.rotate(), c.health(), c.why(), c.restarts(), c.freeze(), c.thaw(), c.config())
+	root.AddCommand(c.get(), c.inspect(), c.validate(), c.generate(), c.inject(), c.probes(), migration.Command(&c.out), watched.Command(&c.out, &c.cluster), check.Command(&c.out, check.Options{Cluster: c.clusterAlone, CallInCluster: c.callInCluster, Call: c.call, Meshes: c.completeMeshes}), c.drain(), c.undrain(), c.rotate(), c.health(), c.why(), c.restarts(), c.freeze(), c.thaw(), c.config())
 	buildinfo.Add(root)
 	settings.Must(root.RegisterFlagCompletionFunc(flagContext, c.completeContexts))
 	settings.Install(root, settings.Options{

@@ -13,11 +13,14 @@ import (
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/cluster"
 	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
 	"github.com/sonde-mesh/sonde/internal/settings"
 )
 
-const whyHelp = `Say of each endpoint of the service or MeshService NAME, and of each inbound of the dataplane NAME, whether it gets traffic, and what speaks against it.
+const whyHelp = whyPodHelp + `
+
+Of each endpoint of the service or MeshService NAME, and of each inbound of the dataplane NAME, it says whether it gets traffic, and what speaks against it.
 
 KIND       service, meshservice or dataplane, where NAME is several of them
 SERVICE    a port of a MeshService is the service NAME_msvc_PORT
@@ -42,17 +45,35 @@ type finding struct {
 func (c *cli) why() *cobra.Command {
 	filter := &adminv1.Filter{}
 	cmd := &cobra.Command{
-		Use:     "why NAME",
-		Short:   "Say why the endpoints of a service or a dataplane get traffic or not",
+		Use:     "why NAME|pod/NAME",
+		Short:   "Say why a pod is not ready, or why the endpoints of a service or a dataplane get traffic or not",
 		Long:    whyHelp,
-		Example: "  sondectl why backend\n  sondectl why web-1 --mesh default -o json",
+		Example: "  sondectl why pod/web-0 -n shop\n  sondectl why backend\n  sondectl why web-1 --mesh default -o json",
 		Args:    cobra.ExactArgs(1),
 	}
 	output := printer.AddFormat(cmd, printer.Table, printer.YAML, printer.JSON)
 	cmd.Flags().StringVar(&filter.Mesh, "mesh", "", "only in this `MESH`")
 	settings.Must(cmd.RegisterFlagCompletionFunc("mesh", c.completeMeshes))
-	cmd.ValidArgsFunction = c.completeNames(filter, services(), meshServices(), dataplanes())
+	pods := c.newDrainTarget()
+	pods.objects.AddNamespace(cmd.Flags(), "a pod")
+	names := c.completeNames(filter, services(), meshServices(), dataplanes())
+	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		if strings.Contains(prefix, "/") {
+			return pods.completeTargets(cmd, args, prefix)
+		}
+		return names(cmd, args, prefix)
+	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		switch name, isPod, err := podOf(args[0]); {
+		case err != nil:
+			return err
+		case isPod && cmd.Flags().Changed("mesh"):
+			return settings.Usagef("--mesh: is for NAME, and %q is a pod", args[0])
+		case isPod:
+			return c.whyPod(cmd, &pods.objects, name, output.Value)
+		case cmd.Flags().Changed(cluster.FlagObjectsNamespace):
+			return settings.Usagef("--namespace: is for pod/NAME, and %q is a name", args[0])
+		}
 		if filter.Name = args[0]; filter.Name == "" {
 			return settings.Usagef("NAME: must not be empty")
 		}

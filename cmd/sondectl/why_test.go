@@ -56,6 +56,13 @@ func TestHeldEndpoint(t *testing.T) {
 	}
 }
 
+func TestVersionIsNotSupported(t *testing.T) {
+	p := &adminv1.Proxy{Agent: &adminv1.Agent{VersionSkew: "agent v0.1.0 is too old"}}
+	if diff := cmp.Diff([]string{"unsupported: agent v0.1.0 is too old"}, proxyRow(p).Notes); diff != "" {
+		t.Errorf("notes of the row (-want +got):\n%s", diff)
+	}
+}
+
 // TestEnvoyDoesNotRun shows why, in both commands.
 func TestEnvoyDoesNotRun(t *testing.T) {
 	p := &adminv1.Proxy{

@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/tools/pager"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/controller/events"
 	"github.com/sonde-mesh/sonde/controller/watch"
 	"github.com/sonde-mesh/sonde/health/heartbeat"
 )
@@ -204,19 +205,9 @@ func (s *search) failure(e *corev1.Event) (failure, bool) {
 	of := owner{e.InvolvedObject.Kind, e.InvolvedObject.Namespace, e.InvolvedObject.Name}
 	switch of.kind {
 	case "ReplicaSet", "StatefulSet", "DaemonSet", "Job":
-		return failure{of, lastSeen(e)}, s.ours(e.Message)
+		return failure{of, events.LastSeen(e)}, s.ours(e.Message)
 	}
 	return failure{}, false
-}
-
-func lastSeen(e *corev1.Event) time.Time {
-	if e.Series != nil {
-		return e.Series.LastObservedTime.Time
-	}
-	if !e.LastTimestamp.IsZero() {
-		return e.LastTimestamp.Time
-	}
-	return e.EventTime.Time
 }
 
 // touch changes an annotation.

@@ -5,8 +5,8 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"time"
 
-	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -22,12 +22,6 @@ const Reporter = mesh.OwnPrefix + "control-plane"
 
 // maxNote is the longest note in bytes: the API server refuses an event with a longer one.
 const maxNote = 1024
-
-// Limits on events of one control plane: what is beyond is counted in the log. Equal ones become one series before that.
-const (
-	eventsPerSecond = 20
-	eventsBurst     = 200
-)
 
 // Event is about one object.
 type Event struct {
@@ -49,9 +43,8 @@ type Event struct {
 type Recorder struct {
 	recorder    kevents.EventRecorder
 	broadcaster kevents.EventBroadcaster
-	limit       *rate.Limiter
+	limits      *limits
 	log         *slog.Logger
-	warned      *rate.Limiter
 }
 
 // New returns a Recorder of the control plane, which Run has to run.
@@ -63,10 +56,7 @@ func New(client eventsv1.EventsV1Interface, log *slog.Logger) *Recorder {
 func NewAs(reporter string, client eventsv1.EventsV1Interface, log *slog.Logger) *Recorder {
 	// The broadcaster with the fallback to core/v1 asks the API server here: one that is away would cost the events for good.
 	b := kevents.NewBroadcaster(&kevents.EventSinkImpl{Interface: client})
-	return &Recorder{
-		broadcaster: b, recorder: b.NewRecorder(scheme.Scheme, reporter), limit: rate.NewLimiter(eventsPerSecond, eventsBurst), log: log,
-		warned: rate.NewLimiter(1.0/60, 1),
-	}
+	return &Recorder{broadcaster: b, recorder: b.NewRecorder(scheme.Scheme, reporter), limits: newLimits(log), log: log}
 }
 
 // Run writes events until ctx ends, and then returns nil.
@@ -79,12 +69,9 @@ func (r *Recorder) Run(ctx context.Context) error {
 	return nil
 }
 
-// Record writes an event, later. It returns at once.
+// Record writes an event, later, unless there are too many. It returns at once.
 func (r *Recorder) Record(e Event) {
-	if !r.limit.Allow() {
-		if r.warned.Allow() {
-			r.log.Warn("events dropped: there are too many", "perSecond", eventsPerSecond, "reason", e.Reason)
-		}
+	if !r.limits.allow(&e) {
 		return
 	}
 	about := &corev1.ObjectReference{
@@ -95,4 +82,15 @@ func (r *Recorder) Record(e Event) {
 		kind = corev1.EventTypeNormal
 	}
 	r.recorder.Eventf(about, nil, kind, e.Reason, e.Action, "%s", cut.Marked(e.Note, maxNote))
+}
+
+// LastSeen returns when an event was seen last, whichever API it was written by.
+func LastSeen(e *corev1.Event) time.Time {
+	switch {
+	case e.Series != nil:
+		return e.Series.LastObservedTime.Time
+	case !e.LastTimestamp.IsZero():
+		return e.LastTimestamp.Time
+	}
+	return e.EventTime.Time
 }

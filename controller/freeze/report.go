@@ -54,7 +54,11 @@ func by(k Kind) string {
 
 // event tells of a zone, "" for the whole mesh. Events of one zone with one reason are a series.
 func (f *Freeze) event(reason, zone, note string, normal bool) {
-	f.o.Logger.Warn("freeze", "reason", reason, "zone", zone, "note", note)
+	log := f.o.Logger.Warn
+	if normal {
+		log = f.o.Logger.Info
+	}
+	log("freeze", "reason", reason, "zone", zone, "note", note)
 	f.o.Record(events.Event{
 		Kind: "Lease", APIVersion: "coordination.k8s.io/v1", Namespace: f.o.Lease.Namespace, Name: f.o.Lease.Name, FieldPath: "zones{" + zone + "}",
 		Reason: reason, Action: "Freeze", Note: note, Normal: normal,

@@ -22,8 +22,9 @@ const (
 	leaseDuration = 15 * time.Second
 	renewDeadline = 10 * time.Second
 	retryPeriod   = 2 * time.Second
-	// restPeriod is how long a replica that could take no epoch lets others try.
+	// restPeriod is how long a replica that could take no epoch, or is not fit to lead, lets others try.
 	restPeriod = 10 * time.Second
+	fitPeriod  = time.Second
 )
 
 // LeaseName is the name of the control plane's Lease.
@@ -47,14 +48,19 @@ type Options struct {
 	Secrets Secrets
 	// Tasks run while this replica is the leader. Each returns nil when its context ends.
 	Tasks []Task
+	// Fit returns why this replica should not lead, nil if it may. It is asked each second. Default: it may.
+	Fit func() error
 	// Logger. Required.
 	Logger *slog.Logger
 }
 
 // Run takes part in the election until ctx ends, and then releases the Lease. A replica that is no leader any more stops its tasks
-// and takes part again. One that cannot take an epoch runs no task, releases the Lease, and takes part again later. The error is that of a task.
+// and takes part again. One that cannot take an epoch or is not fit runs no task, releases the Lease, and takes part again later. The error is that of a task.
 func Run(ctx context.Context, o Options) error {
 	o.Lease, o.Secret = cmp.Or(o.Lease, LeaseName), cmp.Or(o.Secret, SecretName)
+	if o.Fit == nil {
+		o.Fit = func() error { return nil }
+	}
 	var last int64
 	for ctx.Err() == nil {
 		t := &term{o: o, epoch: last}
@@ -62,7 +68,7 @@ func Run(ctx context.Context, o Options) error {
 			return err
 		}
 		last = t.epoch
-		if t.refused {
+		for again := t.refused; again && ctx.Err() == nil; again = o.Fit() != nil {
 			rest(ctx)
 		}
 	}
@@ -87,12 +93,17 @@ type term struct {
 	tasks   sync.WaitGroup
 	failed  error
 	epoch   int64 // of this term, or the last one of this replica
-	refused bool  // it could take no epoch
+	refused bool  // it could take no epoch, or is not fit
 }
 
 // run returns once the replica has led, or ctx has ended. The Lease is released after the tasks have ended, so that the next leader is
 // alone.
 func (t *term) run(ctx context.Context) error {
+	ctx, give := context.WithCancel(ctx)
+	var watching sync.WaitGroup
+	watching.Go(func() { t.watchFit(ctx, give) })
+	defer watching.Wait()
+	defer give()
 	election, resign := context.WithCancel(context.WithoutCancel(ctx))
 	defer resign()
 	stop := context.AfterFunc(ctx, func() {
@@ -125,6 +136,33 @@ func (t *term) run(ctx context.Context) error {
 	elector.Run(election)
 	t.end()
 	return t.failed
+}
+
+// watchFit gives the term up once the replica is not fit, until ctx ends.
+func (t *term) watchFit(ctx context.Context, give func()) {
+	ticker := time.NewTicker(fitPeriod)
+	defer ticker.Stop()
+	for last := time.Now(); ; {
+		err := t.o.Fit()
+		// The elector of a process that was stopped tries to renew for renewDeadline before it knows that another one leads, and tasks would act meanwhile.
+		if stopped := time.Since(last); err == nil && stopped > renewDeadline {
+			err = fmt.Errorf("the process has not run for %s", stopped.Round(time.Second))
+		}
+		last = time.Now()
+		if err != nil {
+			t.o.Logger.WarnContext(ctx, "not fit to lead, another replica may", "replica", t.o.Identity, "err", err, "retryAfter", restPeriod)
+			t.mu.Lock()
+			t.refused = true
+			t.mu.Unlock()
+			give()
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
 }
 
 // lead runs the tasks until ctx ends or one fails, unless the term is over: the elector does not wait for its callback.

@@ -175,3 +175,95 @@ func TestTaskFails(t *testing.T) {
 		}
 	})
 }
+
+// One that is not fit ends its tasks and releases the Lease at once, and does not take it again before it is fit.
+func TestNotFitToLead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := &leases{}
+		var unfit atomic.Bool
+		unfit.Store(true)
+		leads := map[string]*atomic.Bool{"a": {}, "b": {}}
+		run := func(name string, fit func() error) (end func()) {
+			o := options(client, name, func(ctx context.Context) error {
+				leads[name].Store(true)
+				<-ctx.Done()
+				leads[name].Store(false)
+				return nil
+			})
+			o.Fit = fit
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() { done <- Run(ctx, o) }()
+			return func() {
+				cancel()
+				if err := <-done; err != nil {
+					t.Errorf("Run() of %s = %v", name, err)
+				}
+			}
+		}
+		after := func(d time.Duration, a, b bool) {
+			t.Helper()
+			time.Sleep(d) //nolint:forbidigo // the time of a bubble
+			if leads["a"].Load() != a || leads["b"].Load() != b {
+				t.Errorf("a leads: %t, b leads: %t, want %t and %t", leads["a"].Load(), leads["b"].Load(), a, b)
+			}
+		}
+		defer run("a", func() error {
+			if unfit.Load() {
+				return errors.New("it is behind")
+			}
+			return nil
+		})()
+		after(time.Minute, false, false)
+		unfit.Store(false)
+		after(restPeriod+2*retryPeriod, true, false)
+		unfit.Store(true)
+		endB := run("b", nil)
+		after(fitPeriod+3*retryPeriod, false, true)
+		after(time.Minute, false, true)
+		endB()
+		after(time.Minute, false, false)
+		unfit.Store(false)
+		after(restPeriod+leaseDuration, true, false)
+	})
+}
+
+// One whose process was stopped for so long that another one may lead ends its tasks as it wakes, and not when its elector knows.
+func TestStoppedLeader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for stop, again := range map[time.Duration]bool{renewDeadline - 2*fitPeriod: false, renewDeadline + 2*fitPeriod: true} {
+			client := &leases{}
+			var leads atomic.Bool
+			var terms atomic.Int32
+			var stopFor atomic.Int64
+			o := options(client, "a", func(ctx context.Context) error {
+				leads.Store(true)
+				terms.Add(1)
+				<-ctx.Done()
+				leads.Store(false)
+				return nil
+			})
+			o.Fit = func() error {
+				time.Sleep(time.Duration(stopFor.Swap(0))) //nolint:forbidigo // the time of a bubble, in which nothing else can be stopped
+				return nil
+			}
+			ctx, end := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() { done <- Run(ctx, o) }()
+			time.Sleep(time.Minute) //nolint:forbidigo // the time of a bubble
+			stopFor.Store(int64(stop))
+			time.Sleep(stop + 2*fitPeriod) //nolint:forbidigo // the time of a bubble
+			if leads.Load() == again {
+				t.Errorf("after %s: it leads: %t", stop, leads.Load())
+			}
+			time.Sleep(restPeriod + leaseDuration) //nolint:forbidigo // the time of a bubble
+			if want := map[bool]int32{false: 1, true: 2}[again]; !leads.Load() || terms.Load() != want {
+				t.Errorf("after %s and a rest: it leads: %t, for the time number %d, want %d", stop, leads.Load(), terms.Load(), want)
+			}
+			end()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}

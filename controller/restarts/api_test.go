@@ -178,7 +178,14 @@ func (a *api) pass(pods ...string) {
 // put has a grant in the API.
 func (a *api) put(g restartbudget.Grant, pod string, epoch int64) watch.Key {
 	a.t.Helper()
+	return a.putAt(time.Now(), g, pod, epoch)
+}
+
+// putAt has a grant in the API that was created then.
+func (a *api) putAt(created time.Time, g restartbudget.Grant, pod string, epoch int64) watch.Key {
+	a.t.Helper()
 	o := objectOf(g, watch.Key{Namespace: "shop", Name: pod}, epoch)
+	o.CreationTimestamp = metav1.NewTime(created)
 	o.Status = statusOf(g)
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -130,6 +130,11 @@ func (c *cluster) missing() error {
 	return errors.Join(c.pods.Missing(), c.deployments.Missing(), c.statefulSets.Missing(), c.daemonSets.Missing(), c.disruption.Missing(), c.budgets.Missing())
 }
 
+// lost returns since when one of it has not been heard, zero while all are.
+func (c *cluster) lost() watch.Loss {
+	return watch.First(c.pods.Lost(), c.deployments.Lost(), c.statefulSets.Lost(), c.daemonSets.Lost(), c.disruption.Lost(), c.budgets.Lost())
+}
+
 // input returns what to decide by, and the pods by UID.
 func (c *cluster) input(liveness map[watch.Key]Liveness) (in restartbudget.Input, pods map[string]watch.Key) {
 	in.Workloads, pods = map[restartbudget.WorkloadID]*restartbudget.Workload{}, map[string]watch.Key{}

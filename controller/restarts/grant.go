@@ -78,6 +78,6 @@ func grantOf(o *v1alpha1.RestartGrant) (grant, error) {
 			Workload: workload, Node: s.Node, Template: s.Template, DryRun: s.DryRun, Granted: s.Granted.Time,
 			Spent: at(o.Status.Spent), Ended: at(o.Status.Ended), Judged: at(o.Status.Judged), Outcome: restartbudget.Outcome(o.Status.Outcome),
 		},
-		epoch: max(s.Epoch, o.Status.Epoch), pod: watch.Key{Namespace: o.Namespace, Name: s.Pod}, version: o.ResourceVersion,
+		epoch: max(s.Epoch, o.Status.Epoch), writer: s.Epoch, created: o.CreationTimestamp.Time, pod: watch.Key{Namespace: o.Namespace, Name: s.Pod}, version: o.ResourceVersion,
 	}, errors.Join(errs...)
 }

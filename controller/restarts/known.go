@@ -165,7 +165,7 @@ func whyUnguarded(p *corev1.Pod) string {
 	guarded := p.Annotations[mesh.AnnotationGuardedLiveness]
 	containers, _ := guardedContainers(probeTable(&p.Spec, false))
 	switch {
-	case p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed:
+	case podspec.Ended(p):
 		return "it has ended"
 	case p.Labels[mesh.LabelMesh] == "" || podspec.Container(&p.Spec, mesh.ContainerSidecar) == nil:
 		return "it has no sidecar"

@@ -65,7 +65,7 @@ type leader struct {
 	released map[watch.Key]bool
 	creating map[writeID]creation
 	refused  map[restartbudget.ContainerKey]time.Time // when the API server has refused a grant
-	// known are the grants that there were at the start. Others of an earlier leader are late: it has written them when it was none any more.
+	// known are the grants that there were at the start. Others of an earlier leader are late, as those of lateOf are.
 	known map[watch.Key]bool
 	late  map[restartbudget.GrantID]bool
 	// judged are grants that have gone on, until a watch has that: their containers may have another grant by then.
@@ -108,6 +108,9 @@ func (l *leader) read(ctx context.Context) error {
 			key := watch.Key{Namespace: objects[i].Namespace, Name: objects[i].Name}
 			all[key], l.known[key] = &g, true
 		}
+	}
+	for _, id := range lateOf(all) {
+		l.late[id] = true
 	}
 	l.began, l.released = time.Now(), releasedOf(all)
 	l.state = restartbudget.Restore(l.began, grantsOf(all))
@@ -164,7 +167,7 @@ func (l *leader) decide(ctx context.Context, now time.Time) {
 	l.refund(now, liveness)
 	l.markSpent(now)
 	in, pods := l.cluster.input(liveness)
-	in.Settings, in.Frozen = *l.settings.Load(), l.o.Frozen()
+	in.Settings, in.Unread, in.Frozen = *l.settings.Load(), l.unread(), l.o.Frozen()
 	in.Requests = slices.DeleteFunc(in.Requests, func(r restartbudget.Request) bool { return now.Sub(l.refused[r.ContainerKey]) < pauseAfterRefusal })
 	result := l.state.Decide(now, in)
 	for _, g := range result.Changed {

@@ -25,9 +25,14 @@ var neverOpen = restartbudget.Settings{Breaker: restartbudget.BreakerLimits{Work
 // lead has a replica lead until the function that it returns is called.
 func (a *api) lead(epoch int64) (stop func()) {
 	a.t.Helper()
+	return a.run(func(ctx context.Context) error { return a.r.Lead(ctx, epoch) })
+}
+
+// run has a task run until stop is called.
+func (a *api) run(task func(context.Context) error) (stop func()) {
 	ctx, cancel := context.WithCancel(a.t.Context())
 	ended := make(chan error)
-	go func() { ended <- a.r.Lead(ctx, epoch) }()
+	go func() { ended <- task(ctx) }()
 	return func() {
 		cancel()
 		if err := <-ended; err != nil {

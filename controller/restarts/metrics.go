@@ -17,7 +17,7 @@ var reasonsOf = map[restartbudget.Verdict][]restartbudget.Reason{
 	restartbudget.Granted: {restartbudget.ReasonGranted, restartbudget.ReasonGrantedBefore},
 	restartbudget.Native:  {restartbudget.ReasonOff},
 	restartbudget.Held: {
-		restartbudget.ReasonUnknown, restartbudget.ReasonStale, restartbudget.ReasonSuspended, restartbudget.ReasonBlacklisted, restartbudget.ReasonFrozen, restartbudget.ReasonBreaker,
+		restartbudget.ReasonUnknown, restartbudget.ReasonStale, restartbudget.ReasonSuspended, restartbudget.ReasonBlacklisted, restartbudget.ReasonUnread, restartbudget.ReasonFrozen, restartbudget.ReasonBreaker,
 		restartbudget.ReasonGlobalLimit, restartbudget.ReasonNodeLimit, restartbudget.ReasonBudgetLimit, restartbudget.ReasonUnhelpful,
 		restartbudget.ReasonNoneAllowed, restartbudget.ReasonInProgress, restartbudget.ReasonUnavailable, restartbudget.ReasonPodBusy,
 	},

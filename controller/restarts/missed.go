@@ -56,8 +56,7 @@ func (l *leader) findMissed(ctx context.Context) (n int64, err error) {
 
 // missedProbes returns how many liveness probes of a pod should be guarded and are not, since it has no sidecar; guarded is what its namespace says.
 func missedProbes(p *corev1.Pod, guarded bool) (n int64) {
-	ended := p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
-	if ended || p.Spec.HostNetwork || podspec.IsInjected(&p.Spec) || !asksForGuard(p, guarded) {
+	if podspec.Ended(p) || p.Spec.HostNetwork || podspec.IsInjected(&p.Spec) || !asksForGuard(p, guarded) {
 		return 0
 	}
 	for _, list := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {

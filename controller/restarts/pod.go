@@ -55,7 +55,7 @@ func readPod(p *corev1.Pod) (pod, bool) {
 	asked := p.Annotations[mesh.AnnotationGuardedLiveness] == "enabled"
 	table := probeTable(&p.Spec, asked)
 	guarded, patience := guardedContainers(table)
-	if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+	if podspec.Ended(p) {
 		return pod{uid: string(p.UID), ended: true, instances: instancesOf(p, guarded, nil)}, len(guarded) > 0
 	}
 	r := pod{
@@ -136,10 +136,8 @@ func workloadOf(p *corev1.Pod) restartbudget.WorkloadID {
 		return restartbudget.WorkloadID{Kind: "Pod", Namespace: p.Namespace, Name: p.Name}
 	}
 	w := restartbudget.WorkloadID{Kind: intern(owner.Kind), Namespace: intern(p.Namespace), Name: intern(owner.Name)}
-	if hash := p.Labels["pod-template-hash"]; owner.Kind == "ReplicaSet" && hash != "" {
-		if name, is := strings.CutSuffix(owner.Name, "-"+hash); is {
-			w.Kind, w.Name = "Deployment", intern(name)
-		}
+	if name, is := podspec.DeploymentOf(owner.Name, p); is && owner.Kind == "ReplicaSet" {
+		w.Kind, w.Name = "Deployment", intern(name)
 	}
 	return w
 }

@@ -9,13 +9,14 @@ import (
 
 	"github.com/sonde-mesh/sonde/controller/events"
 	"github.com/sonde-mesh/sonde/controller/watch"
+	"github.com/sonde-mesh/sonde/internal/podcause"
 	"github.com/sonde-mesh/sonde/restartbudget"
 )
 
 // Reasons of events.
 const (
-	eventGranted       = "RestartGranted"
-	eventHeld          = "RestartHeld"
+	eventGranted       = podcause.RestartGranted
+	eventHeld          = podcause.RestartHeld
 	eventUnhelpful     = "RestartsUnhelpful"
 	eventBreakerOpen   = "RestartBreakerOpened"
 	eventBreakerClosed = "RestartBreakerClosed"
@@ -85,7 +86,7 @@ func (r *report) held(pod watch.Key, d *restartbudget.Decision, t *told) {
 	t.held = append(t.held, d.Reason)
 	e := aboutContainer(pod, d.Request.ContainerKey)
 	e.Reason, e.Action = eventHeld, camelCase(d.Reason) // each reason is a series of its own
-	e.Note = fmt.Sprintf("the liveness probe of container %s fails, and it may not restart: %s", d.Request.Name, d)
+	e.Note = podcause.Held(d.Request.Name, d.String())
 	r.o.Record(e)
 }
 

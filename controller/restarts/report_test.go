@@ -138,7 +138,7 @@ func TestMetricsFromTheStart(t *testing.T) {
 	a := newAPI(t, restartbudget.Settings{})
 	registry := prometheus.NewRegistry()
 	newMetrics(a.r, registry)
-	if n, err := testutil.GatherAndCount(registry); n != 17+1+1+int(whys) || err != nil {
+	if n, err := testutil.GatherAndCount(registry); n != 18+1+1+int(whys) || err != nil {
 		t.Errorf("%d series, %v", n, err)
 	}
 	problems, err := testutil.GatherAndLint(registry)

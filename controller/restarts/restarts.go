@@ -103,6 +103,8 @@ type Restarts struct {
 type grant struct {
 	restartbudget.Grant
 	epoch   int64 // of the last leader that has made it valid
+	writer  int64 // epoch of the leader that has granted it
+	created time.Time
 	pod     watch.Key
 	version string // resourceVersion
 }
@@ -142,6 +144,15 @@ func (r *Restarts) Configure(s restartbudget.Settings) {
 
 // missing returns what has not been read yet, nil once all has.
 func (r *Restarts) missing() error { return errors.Join(r.cluster.missing(), r.grants.Missing()) }
+
+// unread says which part of what is decided by may be older than what the API server has, "" if none is: writes succeed again after an outage before each
+// watch is open, which pauses between its attempts.
+func (r *Restarts) unread() string {
+	if lost := watch.First(r.grants.Lost(), r.cluster.lost()); lost.Err != nil {
+		return lost.Err.Error()
+	}
+	return ""
+}
 
 // clusterChanged has decisions and policies made anew.
 func (r *Restarts) clusterChanged() {

@@ -76,6 +76,27 @@ func (l *leader) statusOfLast(now time.Time, g *grant, last restartbudget.Grant)
 	return status, epoch > g.epoch || saysLess(g.Grant, last)
 }
 
+// lateOf returns the grants that a leader has written when it was none any more: a later one had granted something before. The API server has times of
+// objects in seconds, so that one of the same second is not found.
+func lateOf(all map[watch.Key]*grant) []restartbudget.GrantID {
+	first := map[int64]time.Time{} // by epoch of who has written
+	for _, g := range all {
+		if at, is := first[g.writer]; !is || g.created.Before(at) {
+			first[g.writer] = g.created
+		}
+	}
+	var late []restartbudget.GrantID
+	for _, g := range all {
+		for epoch, at := range first {
+			if epoch > g.writer && at.Before(g.created) {
+				late = append(late, g.ID)
+				break
+			}
+		}
+	}
+	return late
+}
+
 func hasPod(in restartbudget.Input, g *restartbudget.Grant) bool {
 	w := in.Workloads[g.Workload]
 	return w != nil && w.Pods[g.ID.PodUID] != nil
@@ -91,11 +112,14 @@ func saysLess(written, known restartbudget.Grant) bool {
 	return furthest[written.Outcome] < furthest[known.Outcome] || written.Ended.IsZero() && !known.Ended.IsZero()
 }
 
-// refund ends grants that were not used, as agents say.
+// refund ends grants that were not used, as agents say. A sidecar that has restarted may say so of a grant by which its container has restarted: for one of
+// an earlier leader that may not have been seen yet.
 func (l *leader) refund(now time.Time, liveness map[watch.Key]Liveness) {
+	catchingUp := l.state.CatchingUp(now)
 	for pod, said := range liveness {
 		for _, name := range said.Unused {
-			if g := l.grants.Get(watch.Key{Namespace: pod.Namespace, Name: name}); g != nil && g.pod == pod {
+			key := watch.Key{Namespace: pod.Namespace, Name: name}
+			if g := l.grants.Get(key); g != nil && g.pod == pod && (!catchingUp || !l.known[key]) {
 				l.state.Refund(now, g.ID)
 			}
 		}
@@ -105,6 +129,9 @@ func (l *leader) refund(now time.Time, liveness map[watch.Key]Liveness) {
 // sweep has grants deleted that have been over for long. Those that did not help are kept while there are pods of their template, and those that are not
 // over, or of which it is not known yet whether they have helped, while there is their pod: the clock of the leader that has granted it may be behind.
 func (l *leader) sweep(now time.Time, in restartbudget.Input) {
+	if l.state.CatchingUp(now) {
+		return
+	}
 	for _, key := range l.grants.Keys() {
 		g := l.grants.Get(key)
 		if g == nil || now.Sub(g.Granted) < keepGrants {

@@ -70,3 +70,43 @@ func TestGrantIsKeptUntilJudged(t *testing.T) {
 		a.want()
 	})
 }
+
+// A leader that was stopped writes a grant as it wakes, and leads again before another one has seen that: it takes it back as a leader between would.
+func TestOwnLateGrantIsTakenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAPI(t, restartbudget.Settings{})
+		a.deploy("web", 4)
+		began := time.Now().Truncate(time.Second)
+		for pod, by := range map[string]struct {
+			epoch int64
+			after time.Duration
+		}{"web-0": {7, 0}, "web-1": {8, 20 * time.Second}, "web-2": {7, 20 * time.Second}, "web-3": {7, 30 * time.Second}} {
+			a.putAt(began.Add(by.after), grantOfPod(pod), pod, by.epoch)
+		}
+		wait(40 * time.Second)
+		defer a.lead(9)()
+		a.fail("web-0", "web-1", "web-2", "web-3")
+		wait(time.Second)
+		a.want("web-0 app 3.0 epoch 9", "web-1 app 3.0 epoch 9", "web-2 app 3.0 epoch 9", "web-3 app 3.0 epoch 7 refunded")
+	})
+}
+
+// A sidecar that has restarted does not know that its container has restarted by a grant. Neither does a leader that has just begun.
+func TestGrantOfAnEarlierLeaderIsGivenBackLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAPI(t, restartbudget.Settings{})
+		a.deploy("web", 4)
+		for _, pod := range []string{"web-0", "web-1"} {
+			a.put(grantOfPod(pod), pod, 7)
+			a.say(pod, Liveness{Unused: []string{a.nameOf(pod)}})
+		}
+		defer a.lead(8)()
+		wait(restartbudget.CatchUp / 2)
+		a.want("web-0 app 3.0 epoch 8", "web-1 app 3.0 epoch 8")
+		p := a.pod("web-0")
+		p.Status.ContainerStatuses[0].RestartCount++
+		a.setPod(p)
+		wait(restartbudget.CatchUp)
+		a.want("web-0 app 3.0 epoch 8 spent", "web-1 app 3.0 epoch 8 refunded")
+	})
+}

@@ -19,7 +19,7 @@ type instance struct {
 
 // instancesOf returns those of the guarded containers of a pod.
 func instancesOf(p *corev1.Pod, guarded []string, statuses map[string]*corev1.ContainerStatus) []instance {
-	podEnded := p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
+	podEnded := podspec.Ended(p)
 	all := make([]instance, 0, len(guarded))
 	for _, name := range guarded {
 		i := instance{container: intern(name), ended: podEnded}

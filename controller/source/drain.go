@@ -7,6 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/controller/watch"
@@ -258,14 +259,41 @@ func (s *Source) tellHeld(service watch.Key, before, now serving) {
 	s.o.Held(service, record.uid, began)
 }
 
-// TellHeld has Options.Held called with all pods that serve on now: a caller that did not listen before learns what it has missed. It does not
-// wait for that.
-func (s *Source) TellHeld() { s.mark(func(d *dirty) { d.held = true }) }
+// TellDrains has Options.Held called with all pods that serve on now, and Options.Drained with all that get no new traffic: a caller that did not listen
+// before learns what it has missed. It does not wait for that.
+func (s *Source) TellDrains() { s.mark(func(d *dirty) { d.held = true }) }
 
 func (s *Source) tellAllHeld() {
 	for _, service := range sorted(s.held) {
 		if record := s.services.Get(service); record != nil {
 			s.o.Held(service, record.uid, podNames(sorted(s.held[service])))
+		}
+	}
+}
+
+// drained is what was told of a pod that gets no new traffic.
+type drained struct {
+	uid types.UID
+	why string
+}
+
+// tellDrained tells of the pods of d that get no new traffic for another reason than before, or of all if there is a new listener. That a pod is deleted
+// its own object says.
+func (s *Source) tellDrained(d *dirty) {
+	pods := maps.Keys(d.pods)
+	if d.held {
+		clear(s.drained)
+		pods = maps.Keys(s.drains)
+	}
+	for pod := range pods {
+		drain, p := s.drains[pod], s.pods.Get(pod)
+		if p == nil || !drain.Wanted() || !drain.Applies() || drain.Terminating {
+			delete(s.drained, pod)
+			continue
+		}
+		if now := (drained{p.UID, drain.String()}); s.drained[pod] != now {
+			s.drained[pod] = now
+			s.o.Drained(pod, now.uid, now.why)
 		}
 	}
 }

@@ -229,7 +229,7 @@ func TestHeldIsToldAgain(t *testing.T) {
 	again := func(want ...string) {
 		t.Helper()
 		*told = nil
-		s.TellHeld()
+		s.TellDrains()
 		s.derive()
 		if !slices.Equal(*told, want) {
 			t.Errorf("told %q, want %q", *told, want)

@@ -32,18 +32,7 @@ func readPerPort(spec *corev1.PodSpec) *PerPort {
 	if err != nil {
 		return nil
 	}
-	return newPerPort(table, portOf(c.Args, mesh.ArgVirtualPort))
-}
-
-// portOf returns the port of an argument of the sidecar, such as mesh.ArgVirtualPort, 0 if there is none.
-func portOf(args []string, argument string) uint32 {
-	for _, arg := range args {
-		if value, ok := strings.CutPrefix(arg, argument); ok {
-			port, _ := mesh.ParsePort[uint32](value) // 0 if the agent refuses it
-			return port
-		}
-	}
-	return 0
+	return newPerPort(table, podspec.PortArgument[uint32](c, mesh.ArgVirtualPort))
 }
 
 func newPerPort(table mesh.ProbeTable, port uint32) *PerPort {

@@ -72,7 +72,7 @@ func readPod(p *corev1.Pod) (Pod, bool) {
 		ServerFirst:    portsOf(p.Annotations[mesh.AnnotationServerFirstPorts]),
 		Reachable:      reachable(p.Annotations),
 		Created:        p.CreationTimestamp.Time,
-		Ended:          p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed,
+		Ended:          podspec.Ended(p),
 		Warnings:       strings.Clone(p.Annotations[mesh.AnnotationInjectionWarnings]),
 	}
 	for i := range p.Spec.InitContainers {
@@ -84,8 +84,11 @@ func readPod(p *corev1.Pod) (Pod, bool) {
 		r.Excluded = append(r.Excluded, r.PerPort.ports()...)
 	}
 	if c := podspec.Container(&p.Spec, mesh.ContainerSidecar); c != nil {
-		if r.LBHealthPort = portOf(c.Args, mesh.ArgLBHealthPort); r.LBHealthPort != 0 {
+		if r.LBHealthPort = podspec.PortArgument[uint32](c, mesh.ArgLBHealthPort); r.LBHealthPort != 0 {
 			r.Excluded = append(r.Excluded, r.LBHealthPort)
+		}
+		if metrics := podspec.PortArgument[uint32](c, mesh.ArgMetricsAddress); metrics != 0 {
+			r.Excluded = append(r.Excluded, metrics)
 		}
 	}
 	r.Terminating, r.Drain = p.DeletionTimestamp != nil, drainAnnotation(p)

@@ -59,6 +59,13 @@ func TestReadPod(t *testing.T) {
 			},
 			change: func(p *Pod) { p.Excluded = []uint32{9800, 9000} },
 		},
+		"the port for Prometheus is not redirected": {
+			option: func(p *corev1.Pod) {
+				annotated(mesh.AnnotationExcludeInboundPorts, "9800")(p)
+				p.Spec.InitContainers[0].Args = []string{"run", "--metrics-addr=:5670", "--metrics-include=envoy_"}
+			},
+			change: func(p *Pod) { p.Excluded = []uint32{9800, 5670} },
+		},
 		"without virtual probes their port is the application's": {
 			option: func(p *corev1.Pod) {
 				annotated(mesh.AnnotationVirtualProbes, "disabled")(p)

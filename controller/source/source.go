@@ -46,8 +46,10 @@ type Options struct {
 	// Drains says which nodes go, and how many proxies must serve on.
 	Drains Drains
 	// Held is called when proxies of a Service begin to serve on although their nodes or an administrator want them to drain. It must not
-	// block. TellHeld has it called again. Default none.
+	// block. TellDrains has it called again. Default none.
 	Held func(service watch.Key, uid types.UID, pods []string)
+	// Drained is called when a node or an administrator begins to keep new traffic from a pod, and by TellDrains. It must not block. Default none.
+	Drained func(pod watch.Key, uid types.UID, why string)
 	// Connected reports whether the agent of a proxy has a session, with any replica. Default: none has.
 	Connected func(proxy mesh.ID) bool
 	// Registerer for the metrics sonde_drain_* and sonde_frozen_endpoints. Default none.
@@ -90,6 +92,8 @@ type Source struct {
 	proxy  map[watch.Key]mesh.Key   // by pod: its Dataplane
 	held   map[watch.Key]serving    // by Service: which of its pods serve on
 	drains map[watch.Key]*mesh.Drain
+	// drained is what Options.Drained was told of pods.
+	drained map[watch.Key]drained
 	// keeping is the frozen by which is derived, kept the endpoints that were taken away.
 	keeping Kept
 	kept    map[podRef]kept
@@ -103,7 +107,7 @@ type dirty struct {
 	refs map[podRef]struct{}
 	// nodes are by name.
 	nodes map[string]struct{}
-	// held says that Options.Held has to be told of all that serves on, see TellHeld.
+	// held says that Options.Held and Drained have to be told of all, see TellDrains.
 	held bool
 }
 
@@ -122,6 +126,9 @@ func New(o Options) *Source {
 	if o.Held == nil {
 		o.Held = func(watch.Key, types.UID, []string) {}
 	}
+	if o.Drained == nil {
+		o.Drained = func(watch.Key, types.UID, string) {}
+	}
 	if o.MeshChanged == nil {
 		o.MeshChanged = func(string) {}
 	}
@@ -134,7 +141,7 @@ func New(o Options) *Source {
 	s := &Source{
 		o: o, wake: make(chan struct{}, 1), missing: 5, dirty: newDirty(), byUID: map[types.UID]watch.Key{},
 		gone: map[podRef]struct{}{}, index: newIndex(), passed: map[watch.Key][]mesh.Key{}, proxy: map[watch.Key]mesh.Key{},
-		goneNodes: map[string]struct{}{}, held: map[watch.Key]serving{}, drains: map[watch.Key]*mesh.Drain{}, metrics: newDrainMetrics(o.Registerer),
+		goneNodes: map[string]struct{}{}, held: map[watch.Key]serving{}, drains: map[watch.Key]*mesh.Drain{}, drained: map[watch.Key]drained{}, metrics: newDrainMetrics(o.Registerer),
 		ignoreNodes: o.Drains.IgnoreNodes, kept: map[podRef]kept{}, frozenMetrics: newFrozenMetrics(o.Registerer),
 	}
 	s.pods = watch.New(watch.Kind[*corev1.Pod, Pod]{
@@ -219,6 +226,9 @@ func (s *Source) Lost() watch.Loss {
 	return watch.First(s.namespaces.Lost(), s.pods.Lost(), s.services.Lost(), s.slices.Lost(), s.nodes.Lost())
 }
 
+// PodRevision returns how far the pods of the mesh were read.
+func (s *Source) PodRevision() watch.Revision { return s.pods.Revision() }
+
 func (s *Source) podChanged(key watch.Key, before, now *Pod) {
 	s.mark(func(d *dirty) {
 		if before != nil && now != nil && before.sameButReadiness(now) {
@@ -291,6 +301,7 @@ func (s *Source) derive() {
 		s.servicesOfNamespaces(&d)
 	}
 	s.hold(&d)
+	s.tellDrained(&d)
 	var gone []mesh.Key
 	for _, key := range sorted(d.pods) {
 		if old, ended := s.derivePod(key); ended {

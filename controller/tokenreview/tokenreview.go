@@ -8,12 +8,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
-	"github.com/go-jose/go-jose/v4"
-	"github.com/go-jose/go-jose/v4/jwt"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -27,13 +24,6 @@ const (
 	extraPodName = "authentication.kubernetes.io/pod-name"
 	extraPodUID  = "authentication.kubernetes.io/pod-uid"
 	userPrefix   = "system:serviceaccount:"
-)
-
-const (
-	// maxToken is how long a token may be that is sent to the API server, in bytes. Projected ones have about 1,200.
-	maxToken = 16 << 10
-	// maxReason is how much of the API server's reason is passed on, in bytes.
-	maxReason = 300
 )
 
 // errInvalid begins each refusal.
@@ -85,12 +75,6 @@ func New(o Options) (*Authenticator, error) {
 // Authenticate implements join.Authenticator: it returns the pod that a token identifies. The error wraps identity.ErrUnavailable if
 // the API server does not answer, and identity.ErrNotKnown if the pod is in no cache. It never contains the token.
 func (a *Authenticator) Authenticate(ctx context.Context, token string) (identity.Subject, error) {
-	if token == "" {
-		return identity.Subject{}, fmt.Errorf("%w: it is empty", errInvalid)
-	}
-	if len(token) > maxToken {
-		return identity.Subject{}, fmt.Errorf("%w: it has %d bytes, at most %d are read", errInvalid, len(token), maxToken)
-	}
 	said, err := claimed(token)
 	if err != nil {
 		return identity.Subject{}, fmt.Errorf("%w: %w", errInvalid, err)
@@ -98,29 +82,20 @@ func (a *Authenticator) Authenticate(ctx context.Context, token string) (identit
 	if _, ok := a.o.Pods.Pod(said.uid); !ok {
 		return identity.Subject{}, notSeen(said)
 	}
-	review, err := a.review(ctx, token)
-	if err != nil {
-		return identity.Subject{}, fmt.Errorf("%w: %s", identity.ErrUnavailable, clean(err.Error(), token))
+	ctx, cancel := context.WithTimeout(ctx, a.o.Timeout)
+	defer cancel()
+	user, err := Review(ctx, a.o.Reviews, token, mesh.TokenAudience)
+	if errors.Is(err, identity.ErrUnavailable) {
+		return identity.Subject{}, err
 	}
-	c, err := read(review.Status)
+	var c claims
+	if err == nil {
+		c, err = read(user)
+	}
 	if err != nil {
 		return identity.Subject{}, fmt.Errorf("%w: %s", errInvalid, clean(err.Error(), token))
 	}
 	return a.find(c)
-}
-
-// review asks the API server.
-func (a *Authenticator) review(ctx context.Context, token string) (*authenticationv1.TokenReview, error) {
-	ctx, cancel := context.WithTimeout(ctx, a.o.Timeout)
-	defer cancel()
-	request := &authenticationv1.TokenReview{
-		Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: []string{mesh.TokenAudience}},
-	}
-	review, err := a.o.Reviews.Create(ctx, request, metav1.CreateOptions{})
-	if err != nil {
-		return nil, fmt.Errorf("review token: %w", err)
-	}
-	return review, nil
 }
 
 // claims is what a token says, or the API server says of it.
@@ -140,23 +115,12 @@ type object struct {
 	UID  string `json:"uid"`
 }
 
-// algorithms are those that API servers sign with. Source: kubernetes pkg/serviceaccount/jwt.go, and external signers.
-var algorithms = []jose.SignatureAlgorithm{jose.RS256, jose.RS384, jose.RS512, jose.ES256, jose.ES384, jose.ES512}
-
 // claimed returns what a token says of itself, which only the API server can check. A token that cannot be of a pod that joins is no reason to
 // ask it: any client that can connect could send any number of these. The error does not contain the token.
 func claimed(token string) (claims, error) {
-	parsed, err := jwt.ParseSigned(token, algorithms)
-	if err != nil {
-		return claims{}, errors.New("it is no signed JWT")
-	}
-	var standard jwt.Claims
 	var own private
-	if err := parsed.UnsafeClaimsWithoutVerification(&standard, &own); err != nil {
-		return claims{}, errors.New("its claims are not those of a projected token")
-	}
-	if !slices.Contains(standard.Audience, mesh.TokenAudience) {
-		return claims{}, fmt.Errorf("aud: must hold %q", mesh.TokenAudience)
+	if _, err := Claimed(token, mesh.TokenAudience, &own); err != nil {
+		return claims{}, err
 	}
 	k := own.Kubernetes
 	if k.Namespace == "" || k.ServiceAccount.Name == "" || k.Pod.Name == "" || k.Pod.UID == "" {
@@ -165,23 +129,16 @@ func claimed(token string) (claims, error) {
 	return claims{namespace: k.Namespace, serviceAccount: k.ServiceAccount.Name, pod: k.Pod.Name, uid: k.Pod.UID}, nil
 }
 
-// read returns what a review says, and as an error why the token is refused.
-func read(s authenticationv1.TokenReviewStatus) (claims, error) {
-	if !s.Authenticated {
-		return claims{}, errors.New("the API server refuses it: " + cmp.Or(s.Error, "without a reason"))
-	}
-	// An API server that does not know audiences ignores those of the request.
-	if !slices.Contains(s.Audiences, mesh.TokenAudience) {
-		return claims{}, fmt.Errorf("aud: %q, must hold %q", s.Audiences, mesh.TokenAudience)
-	}
-	name, ok := strings.CutPrefix(s.User.Username, userPrefix)
+// read returns which pod a user of a review is, and as an error why it is none.
+func read(user authenticationv1.UserInfo) (claims, error) {
+	name, ok := strings.CutPrefix(user.Username, userPrefix)
 	namespace, serviceAccount, separated := strings.Cut(name, ":")
 	if !ok || !separated || namespace == "" || serviceAccount == "" {
-		return claims{}, fmt.Errorf("it is for user %q, must be for a service account", s.User.Username)
+		return claims{}, fmt.Errorf("it is for user %q, must be for a service account", user.Username)
 	}
 	c := claims{namespace: namespace, serviceAccount: serviceAccount}
 	for key, value := range map[string]*string{extraPodName: &c.pod, extraPodUID: &c.uid} {
-		values := s.User.Extra[key]
+		values := user.Extra[key]
 		if len(values) != 1 || values[0] == "" {
 			return claims{}, fmt.Errorf("%s: missing: the token is bound to no pod, it must be a projected one of a pod", key)
 		}
@@ -215,10 +172,4 @@ func (a *Authenticator) find(c claims) (identity.Subject, error) {
 func notSeen(c claims) error {
 	text := fmt.Sprintf("pod %s/%s with UID %s is deleted, or not seen yet", c.namespace, c.pod, c.uid)
 	return fmt.Errorf("%w: %s", identity.ErrNotKnown, cut.Text(text, maxReason))
-}
-
-// clean returns a text of the API server without the token, cut.
-func clean(text, token string) string {
-	text = strings.ReplaceAll(text, token, "<token>")
-	return cut.Text(text, maxReason)
 }

@@ -18,13 +18,11 @@ import (
 	"github.com/sonde-mesh/sonde/controller/source"
 	"github.com/sonde-mesh/sonde/controller/watch"
 	"github.com/sonde-mesh/sonde/health/heartbeat"
+	"github.com/sonde-mesh/sonde/internal/podcause"
 )
 
-// The reason and the action of the events.
-const (
-	reason = "InjectionWarning"
-	action = "Inject"
-)
+// action of the events.
+const action = "Inject"
 
 // maxWaiting is how many pods may wait for their events: more come with the first list of a big cluster, and these are old.
 const maxWaiting = 1000
@@ -107,7 +105,7 @@ func (w *Warnings) Run(ctx context.Context) error {
 func (w *Warnings) record(ctx context.Context, p pod) {
 	e := events.Event{
 		Kind: "Pod", APIVersion: "v1", Namespace: p.key.Namespace, Name: p.key.Name, UID: p.UID,
-		Reason: reason, Action: action, Note: strings.ReplaceAll(p.Warnings, "\n", "; "),
+		Reason: podcause.InjectionWarning, Action: action, Note: strings.ReplaceAll(p.Warnings, "\n", "; "),
 	}
 	w.events.Record(e)
 	if p.Owner.Kind != "" {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"strconv"
 	"sync"
 	"time"
 
@@ -34,6 +35,8 @@ type Kind[O Object, R any] struct {
 	Client rest.Interface
 	// Resource is the plural name, such as pods.
 	Resource string
+	// Namespace of what is kept. Default all.
+	Namespace string
 	// Labels is a selector that limits what is kept, such as kuma.io/mesh. Default all.
 	Labels string
 	// Fields is a selector of the same kind, such as reason=FailedCreate. Default all.
@@ -57,6 +60,9 @@ type Store[O Object, R any] struct {
 	records map[Key]*R
 	missing error // why the objects of the start are not there yet, nil once they are
 	lost    Loss
+	// newest is Revision.Newest, and reflector knows Revision.Seen.
+	newest    uint64
+	reflector *cache.Reflector
 	// complained is when it was logged last that the API server is lost.
 	complained time.Time
 }
@@ -78,6 +84,16 @@ func First(losses ...Loss) Loss {
 	return first
 }
 
+// Revision is how far a store has read what the API server has of its kind, as resourceVersions. They are comparable between clients of one
+// API server, and growing numbers. Both are 0 before the first list, and if the API server has other ones.
+// Source: https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions
+type Revision struct {
+	// Newest is that of the newest object that has come, changed or gone. A client that has not seen it lacks something.
+	Newest uint64
+	// Seen is up to where everything was seen, also where nothing has changed.
+	Seen uint64
+}
+
 // New returns an empty store. Run fills it.
 func New[O Object, R any](k Kind[O, R]) *Store[O, R] {
 	return &Store[O, R]{kind: k, records: map[Key]*R{}, missing: errors.New("not read yet")}
@@ -94,7 +110,7 @@ const (
 // as they are meanwhile.
 func (s *Store[O, R]) Run(ctx context.Context) error {
 	selected := func(o *metav1.ListOptions) { o.LabelSelector, o.FieldSelector = s.kind.Labels, s.kind.Fields }
-	all := cache.NewFilteredListWatchFromClient(s.kind.Client, s.kind.Resource, metav1.NamespaceAll, selected)
+	all := cache.NewFilteredListWatchFromClient(s.kind.Client, s.kind.Resource, s.kind.Namespace, selected)
 	noting := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			list, err := all.ListWithContext(ctx, o)
@@ -112,6 +128,9 @@ func (s *Store[O, R]) Run(ctx context.Context) error {
 			Name:    s.kind.Resource,
 			Backoff: &wait.Backoff{Duration: backoffFirst, Cap: backoffLast, Steps: 3, Factor: 2, Jitter: 1},
 		})
+	s.mu.Lock()
+	s.reflector = r
+	s.mu.Unlock()
 	r.RunWithContext(s.quiet(ctx))
 	return nil
 }
@@ -139,6 +158,16 @@ func (s *Store[O, R]) Lost() Loss {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.lost
+}
+
+// Revision returns how far the store has read.
+func (s *Store[O, R]) Revision() Revision {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.missing != nil || s.reflector == nil {
+		return Revision{}
+	}
+	return Revision{Newest: s.newest, Seen: number(s.reflector.LastSyncResourceVersion())}
 }
 
 // Missing returns why the objects that there were at the start have not been read, nil once they have.
@@ -178,7 +207,7 @@ func (s *Store[O, R]) Len() int {
 
 // trimmed stands for an object of the first list, so that this is never in memory as a whole.
 type trimmed[R any] struct {
-	metav1.ObjectMeta // the name alone
+	metav1.ObjectMeta // the name and the resourceVersion alone
 	record            *R
 }
 
@@ -192,7 +221,7 @@ func (s *Store[O, R]) trim(obj any) (*trimmed[R], error) {
 	case *trimmed[R]:
 		return obj, nil
 	case O:
-		t := &trimmed[R]{ObjectMeta: metav1.ObjectMeta{Namespace: obj.GetNamespace(), Name: obj.GetName()}}
+		t := &trimmed[R]{ObjectMeta: metav1.ObjectMeta{Namespace: obj.GetNamespace(), Name: obj.GetName(), ResourceVersion: obj.GetResourceVersion()}}
 		if r, ok := s.kind.Record(obj); ok {
 			t.record = &r
 		}
@@ -206,6 +235,7 @@ func (s *Store[O, R]) Add(obj any) error {
 	t, err := s.trim(obj)
 	if err == nil {
 		s.put(Key{Namespace: t.Namespace, Name: t.Name}, t.record)
+		s.saw(t.ResourceVersion)
 	}
 	return err
 }
@@ -218,20 +248,37 @@ func (s *Store[O, R]) Delete(obj any) error {
 	t, err := s.trim(obj)
 	if err == nil {
 		s.put(Key{Namespace: t.Namespace, Name: t.Name}, nil)
+		s.saw(t.ResourceVersion) // of the deletion
 	}
 	return err
 }
 
+// saw notes the resourceVersion of an event, once it is in the records.
+func (s *Store[O, R]) saw(version string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.newest = max(s.newest, number(version))
+}
+
+// number returns a resourceVersion as a number, 0 if it is none.
+func number(version string) uint64 {
+	n, err := strconv.ParseUint(version, 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
 // Replace implements cache.ReflectorStore: it gets all objects, at the start and after a watch that has lost events.
-func (s *Store[O, R]) Replace(list []any, _ string) error {
-	there := make(map[Key]bool, len(list))
+func (s *Store[O, R]) Replace(list []any, version string) error {
+	there, newest := make(map[Key]bool, len(list)), uint64(0)
 	for _, obj := range list {
 		t, err := s.trim(obj)
 		if err != nil {
 			return err
 		}
 		key := Key{Namespace: t.Namespace, Name: t.Name}
-		there[key] = true
+		there[key], newest = true, max(newest, number(t.ResourceVersion))
 		s.put(key, t.record)
 	}
 	for _, key := range s.Keys() {
@@ -241,7 +288,10 @@ func (s *Store[O, R]) Replace(list []any, _ string) error {
 	}
 	s.mu.Lock()
 	first := s.missing != nil
-	s.missing = nil
+	if s.newest > number(version) { // it is of a state that etcd does not have any more
+		s.newest = 0
+	}
+	s.missing, s.newest = nil, max(s.newest, newest)
 	s.mu.Unlock()
 	if first && s.kind.Synced != nil {
 		s.kind.Synced()

@@ -114,6 +114,44 @@ func TestStore(t *testing.T) {
 	}
 }
 
+func TestNewest(t *testing.T) {
+	at := func(name, version string) *corev1.ConfigMap {
+		c := object(name, "1")
+		c.ResourceVersion = version
+		return c
+	}
+	tests := map[string]struct {
+		do   func(s *Store[*corev1.ConfigMap, string]) error
+		want uint64
+	}{
+		"of a list": {func(*Store[*corev1.ConfigMap, string]) error { return nil }, 90},
+		"added":     {func(s *Store[*corev1.ConfigMap, string]) error { return s.Add(at("b", "100")) }, 100},
+		"changed":   {func(s *Store[*corev1.ConfigMap, string]) error { return s.Update(at("a", "100")) }, 100},
+		"deleted":   {func(s *Store[*corev1.ConfigMap, string]) error { return s.Delete(at("a", "100")) }, 100},
+		"not recorded": {func(s *Store[*corev1.ConfigMap, string]) error {
+			return s.Add(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "100"}})
+		}, 100},
+		"an earlier one":    {func(s *Store[*corev1.ConfigMap, string]) error { return s.Add(at("b", "89")) }, 90},
+		"not comparable":    {func(s *Store[*corev1.ConfigMap, string]) error { return s.Add(at("b", "x")) }, 90},
+		"etcd was restored": {func(s *Store[*corev1.ConfigMap, string]) error { return s.Replace([]any{at("a", "8")}, "9") }, 8},
+		"nothing is left":   {func(s *Store[*corev1.ConfigMap, string]) error { return s.Replace(nil, "100") }, 90},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			s := newStore(&journal{})
+			if err := s.Replace([]any{at("a", "90"), at("b", "12")}, "95"); err != nil {
+				t.Fatal(err)
+			}
+			if err := tc.do(s); err != nil {
+				t.Fatal(err)
+			}
+			if s.newest != tc.want {
+				t.Errorf("newest %d, want %d", s.newest, tc.want)
+			}
+		})
+	}
+}
+
 func TestStoreRefusesOtherTypes(t *testing.T) {
 	s := newStore(&journal{})
 	if err := s.Add(&corev1.Pod{}); err == nil || err.Error() != "watch configmaps: got a *v1.Pod" {

@@ -10,10 +10,8 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
-	"time"
 
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/time/rate"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -21,21 +19,9 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/sonde-mesh/sonde/controller/upkeep"
 	"github.com/sonde-mesh/sonde/controller/watch"
 	"github.com/sonde-mesh/sonde/health/heartbeat"
-)
-
-const (
-	// retry is how often what could not be written is tried again.
-	retry = 10 * time.Second
-	// requestTimeout of a write.
-	requestTimeout = 10 * time.Second
-)
-
-// Limits on writes: another program may write its CA whenever we have written ours.
-const (
-	writesPerSecond = 0.2
-	writesBurst     = 5
 )
 
 // Options of Run.
@@ -71,18 +57,12 @@ type store interface {
 type kind struct {
 	resource string
 	store    store
-	written  string // the version that was replaced by the last write
 }
 
 // Run keeps the CA bundle in the configurations until ctx ends, and then returns nil. It is for one replica at a time.
 func Run(ctx context.Context, o Options) error {
-	wake := make(chan struct{}, 1)
-	changed := func(watch.Key, *configuration, *configuration) {
-		select {
-		case wake <- struct{}{}:
-		default: // the last change was not yet looked at
-		}
-	}
+	keeper := upkeep.New()
+	changed := func(watch.Key, *configuration, *configuration) { keeper.Wake() }
 	client, selector := o.Client.AdmissionregistrationV1().RESTClient(), fields.OneTermEqualSelector("metadata.name", o.Name).String()
 	kinds := []*kind{
 		{resource: "mutatingwebhookconfigurations", store: watch.New(watch.Kind[*admissionv1.MutatingWebhookConfiguration, configuration]{
@@ -99,8 +79,13 @@ func Run(ctx context.Context, o Options) error {
 		group.Go(func() error { return k.store.Run(ctx) })
 	}
 	group.Go(func() error {
-		o.keep(ctx, client, kinds, wake)
-		return nil
+		return keeper.Run(ctx, upkeep.Work{
+			Write: func(ctx context.Context) error { return o.writeAll(ctx, client, kinds, keeper) },
+			Failing: func(ctx context.Context, err error) {
+				o.Logger.WarnContext(ctx, "CA of the webhook not written: API servers cannot call it until it is", "err", err)
+			},
+			Changed: o.Changed, Loop: o.Loop,
+		})
 	})
 	return group.Wait()
 }
@@ -147,46 +132,22 @@ func readValidating(c *admissionv1.ValidatingWebhookConfiguration) (configuratio
 	return r, true
 }
 
-// keep writes the CA after each change, and logs each new problem that is still there when it is tried again, until ctx ends.
-func (o Options) keep(ctx context.Context, client rest.Interface, kinds []*kind, wake <-chan struct{}) {
-	limit, ticker, known := rate.NewLimiter(writesPerSecond, writesBurst), time.NewTicker(retry), ""
-	defer ticker.Stop()
-	for {
-		again := false
-		select {
-		case <-ctx.Done():
-			return
-		case <-wake:
-		case <-o.Changed:
-		case <-ticker.C:
-			again = true
-		}
-		problem := o.writeAll(ctx, client, kinds, limit)
-		if !again && problem != "" {
-			continue // such as one that is not read yet
-		}
-		if problem != "" && problem != known && ctx.Err() == nil {
-			o.Logger.WarnContext(ctx, "CA of the webhook not written: API servers cannot call it until it is", "err", problem)
-		}
-		known = problem
-	}
-}
-
-// writeAll writes the CA into all configurations, and returns what has failed, "" for nothing.
-func (o Options) writeAll(ctx context.Context, client rest.Interface, kinds []*kind, limit *rate.Limiter) string {
-	o.Loop.Begin()
-	defer o.Loop.End()
+// writeAll writes the CA into all configurations.
+func (o Options) writeAll(ctx context.Context, client rest.Interface, kinds []*kind, keeper *upkeep.Keeper) error {
 	var problems []string
 	for _, k := range kinds {
-		if err := o.write(ctx, client, k, limit); err != nil {
+		if err := o.write(ctx, client, k, keeper); err != nil {
 			problems = append(problems, k.resource+": "+err.Error())
 		}
 	}
-	return strings.Join(problems, "; ")
+	if len(problems) > 0 {
+		return errors.New(strings.Join(problems, "; "))
+	}
+	return nil
 }
 
 // write writes the CA into one configuration, if it has another one.
-func (o Options) write(ctx context.Context, client rest.Interface, k *kind, limit *rate.Limiter) error {
+func (o Options) write(ctx context.Context, client rest.Interface, k *kind, keeper *upkeep.Keeper) error {
 	is := k.store.Get(watch.Key{Name: o.Name})
 	if is == nil {
 		if err := k.store.Missing(); err != nil {
@@ -195,19 +156,15 @@ func (o Options) write(ctx context.Context, client rest.Interface, k *kind, limi
 		return fmt.Errorf("there is none named %q", o.Name)
 	}
 	patch := patchOf(is, o.CA())
-	if patch == nil || is.version == k.written {
+	if patch == nil {
 		return nil
 	}
-	if !limit.Allow() {
-		return errors.New("another program keeps writing another CA")
-	}
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	if err := client.Patch(types.JSONPatchType).Resource(k.resource).Name(o.Name).Body(patch).Do(ctx).Error(); err != nil {
-		return fmt.Errorf("write: %w", err)
-	}
-	k.written = is.version
-	return nil
+	return keeper.Request(ctx, func(ctx context.Context) error {
+		if err := client.Patch(types.JSONPatchType).Resource(k.resource).Name(o.Name).Body(patch).Do(ctx).Error(); err != nil {
+			return fmt.Errorf("write: %w", err)
+		}
+		return nil
+	})
 }
 
 // operation is one of a JSON patch.

@@ -18,6 +18,12 @@ import (
 // maxTimer is the longest timer of the renewer: timers stand still while the machine sleeps.
 const maxTimer = 10 * time.Minute
 
+// Results of a try to renew.
+const (
+	renewed = "ok"
+	failed  = "error"
+)
+
 // Renewer renews the certificate before it expires.
 type Renewer struct {
 	identity *Identity
@@ -45,6 +51,9 @@ func NewRenewer(i *Identity, o RenewerOptions) *Renewer {
 	r := &Renewer{identity: i, o: o, now: make(chan struct{}, 1), renewals: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "sonde_dpagent_identity_renewals_total", Help: "Tries to renew the certificate.",
 	}, []string{"result"})}
+	for _, result := range []string{renewed, failed} {
+		r.renewals.WithLabelValues(result) // so that the first failure has a rate
+	}
 	o.Registerer.MustRegister(r.renewals, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "sonde_dpagent_identity_not_after_seconds", Help: "Unix time at which the certificate expires, 0 without one.",
 	}, func() float64 {
@@ -112,7 +121,7 @@ func (r *Renewer) renew(ctx context.Context) error {
 	for {
 		err := r.renewOnce(ctx)
 		if err == nil {
-			r.renewals.WithLabelValues("ok").Inc()
+			r.renewals.WithLabelValues(renewed).Inc()
 			leaf := r.identity.Leaf()
 			r.o.Logger.Info("certificate renewed", "serial", leaf.SerialNumber.Text(16), "expires", leaf.NotAfter)
 			r.o.Renewed()
@@ -121,7 +130,7 @@ func (r *Renewer) renew(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		r.renewals.WithLabelValues("error").Inc()
+		r.renewals.WithLabelValues(failed).Inc()
 		report.Failed(ctx, slog.LevelError, "certificate renewal failed, the old certificate stays in use", err)
 		if err := retry.Wait(ctx, backoff.Next()); err != nil {
 			return err

@@ -28,6 +28,7 @@ func tables() map[string]Options {
 		"exclusions": changed(func(o *Options) {
 			o.ExcludeInboundPorts, o.ExcludeOutboundPorts = []int{9800, 9000, 9800}, []int{5432, 53}
 		}),
+		"metrics-port":  changed(func(o *Options) { o.MetricsPort = 5670 }),
 		"other-numbers": changed(func(o *Options) { o.InboundPort, o.OutboundPort, o.User = 25006, 25001, 100000 }),
 		"ipv4":          changed(func(o *Options) { o.Families = IPv4 }),
 		"ipv6":          changed(func(o *Options) { o.Families = IPv6 }),

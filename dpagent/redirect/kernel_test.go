@@ -50,7 +50,7 @@ func newWorld(t *testing.T) *world {
 	for _, gateway := range []string{host4, host6} {
 		must(t, w.pod.Do(func() error { return redirecttest.Route(gateway) }))
 	}
-	for _, port := range []int{8080, 9000, 9800, 5432} {
+	for _, port := range []int{8080, 9000, 9800, 5432, mesh.PortPodMetrics} {
 		w.pod.Serve(t, port, say("the application"))
 		w.host.Serve(t, port, say("the host"))
 	}
@@ -115,6 +115,9 @@ var connections = map[string]connection{
 	"inbound, excluded":                     {fromHost: true, to: "pod", port: 9000, want: theApplication},
 	"inbound, also excluded":                {fromHost: true, to: "pod", port: 9800, want: theApplication},
 	"inbound, excluded for outbound":        {fromHost: true, to: "pod", port: 5432, want: "15006"},
+	"inbound, for Prometheus":               {fromHost: true, to: "pod", port: mesh.PortPodMetrics, want: theApplication},
+	"outbound, for Prometheus":              {who: application, to: "host", port: mesh.PortPodMetrics, want: "15001"},
+	"Envoy to its own pod, for Prometheus":  {who: envoy, to: "pod", port: mesh.PortPodMetrics, want: theApplication},
 	"inbound to the inbound capture":        {fromHost: true, to: "pod", port: 15006, want: "15006"},
 	"inbound to the outbound capture":       {fromHost: true, to: "pod", port: 15001, want: "15006"},
 	"outbound":                              {who: application, to: "host", port: 8080, want: "15001"},
@@ -211,7 +214,7 @@ func TestConnections(t *testing.T) {
 			w := newWorld(t)
 			w.sayOriginal(t)
 			o := defaults()
-			o.ExcludeOutboundPorts = []int{5432}
+			o.ExcludeOutboundPorts, o.MetricsPort = []int{5432}, mesh.PortPodMetrics
 			tc.change(&o)
 			w.try(t, "IPv4", straight)
 			w.install(t, o)
@@ -238,7 +241,7 @@ func TestWithoutIPv6(t *testing.T) {
 		return os.WriteFile("/proc/sys/net/ipv6/conf/all/disable_ipv6", []byte("1"), 0)
 	}))
 	o := defaults()
-	o.ExcludeOutboundPorts = []int{5432}
+	o.ExcludeOutboundPorts, o.MetricsPort = []int{5432}, mesh.PortPodMetrics
 	w.install(t, o)
 	w.try(t, "IPv4", redirected)
 }

@@ -20,7 +20,7 @@ const (
 	IPv6      Families = "ipv6"
 )
 
-// Options say what is redirected. There are no defaults: the zero value of each field but the lists and OutboundOnly is an error.
+// Options say what is redirected. There are no defaults: the zero value of each field but the lists, MetricsPort and OutboundOnly is an error.
 type Options struct {
 	// OutboundPort is the port of Envoy's outbound capture listeners.
 	OutboundPort int
@@ -32,6 +32,8 @@ type Options struct {
 	User int
 	// ExcludeInboundPorts are ports of the pod to which connections are not redirected.
 	ExcludeInboundPorts []int
+	// MetricsPort is the port at which the agent answers Prometheus, to which connections are not redirected either. Default 0: none.
+	MetricsPort int
 	// ExcludeOutboundPorts are ports of other hosts to which connections are not redirected.
 	ExcludeOutboundPorts []int
 	// TCPProbes are ports that are redirected to the application instead of Envoy, for connections without payload.
@@ -70,7 +72,27 @@ func (o *Options) Validate() error {
 	if !slices.Contains([]Families{DualStack, IPv4, IPv6}, o.Families) {
 		bad("Families", o.Families, "must be dualstack, ipv4 or ipv6")
 	}
-	return errors.Join(append(errs, o.validateTCPProbes()...)...)
+	return errors.Join(append(append(errs, o.validateMetricsPort()), o.validateTCPProbes()...)...)
+}
+
+// validateMetricsPort returns a *mesh.FieldError for a port that something else has.
+func (o *Options) validateMetricsPort() error {
+	var allowed string
+	switch port := o.MetricsPort; {
+	case port == 0:
+		return nil
+	case !isPort(port):
+		allowed = mesh.AllowedPort + ", or 0 for none"
+	case port == o.OutboundPort || port == o.InboundPort || port == mesh.PortReadiness:
+		allowed = fmt.Sprintf("must not be a port of Envoy's: %d, %d or %d", o.OutboundPort, o.InboundPort, mesh.PortReadiness)
+	case port == mesh.PortMetrics:
+		allowed = "must not be the port that supervisors ask on loopback"
+	case slices.Contains(o.ExcludeInboundPorts, port):
+		allowed = "must be a port that is not among the excluded inbound ports: two programs would have it"
+	default:
+		return nil
+	}
+	return &mesh.FieldError{Field: "MetricsPort", Value: strconv.Itoa(o.MetricsPort), Allowed: allowed}
 }
 
 // validateTCPProbes returns a *mesh.FieldError for each bad value.
@@ -89,6 +111,8 @@ func (o *Options) validateTCPProbes() (errs []error) {
 			bad("must be two ports from 1 to 65535, the probe's and the application's")
 		case slices.Contains(envoys, p.Port) || slices.Contains(envoys, p.Target):
 			bad("must not have a port of Envoy's: %d, %d or %d", o.OutboundPort, o.InboundPort, mesh.PortReadiness)
+		case o.MetricsPort != 0 && (p.Port == o.MetricsPort || p.Target == o.MetricsPort):
+			bad("must not have the port for Prometheus")
 		case slices.IndexFunc(o.TCPProbes, isSame) < index:
 			bad("must have a port of its own, and %s has it too", o.TCPProbes[slices.IndexFunc(o.TCPProbes, isSame)])
 		case slices.ContainsFunc(o.TCPProbes, isTarget):

@@ -79,7 +79,7 @@ func newTable(o *Options) []chain {
 		return []chain{outputChain}
 	}
 	// Envoy has nothing to do with the ports of TCP probes: its own calls are refused there.
-	inbound := exclusions(slices.Concat(o.ExcludeInboundPorts, probePorts(o.TCPProbes)))
+	inbound := exclusions(slices.Concat(o.ExcludeInboundPorts, o.metricsPorts(), probePorts(o.TCPProbes)))
 	prerouting := append(otherFamilies(o.Families), probeRedirections(o)...)
 	return append([]chain{
 		{name: chainInbound, rules: append(inbound, newRule(isTCP(), redirectTo(o.InboundPort)))},
@@ -100,6 +100,14 @@ func otherFamilies(f Families) []rule {
 		return []rule{newRule(familyIsNot("ipv6", unix.NFPROTO_IPV6), verdict(expr.VerdictReturn, ""))}
 	}
 	return nil
+}
+
+// metricsPorts has the port for Prometheus, if there is one.
+func (o *Options) metricsPorts() []int {
+	if o.MetricsPort == 0 {
+		return nil
+	}
+	return []int{o.MetricsPort}
 }
 
 // exclusions returns a rule per port. Only the first packet of a connection passes them, so a set would save nothing

@@ -29,4 +29,11 @@ func (p *pace) reported() {
 	p.pause.Reset(p.interval)
 }
 
+// hurry ends a pause.
+func (p *pace) hurry() {
+	if p.pause.Stop() {
+		p.resume()
+	}
+}
+
 func (p *pace) end() { p.pause.Stop() }

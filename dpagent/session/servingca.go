@@ -17,6 +17,9 @@ func (s *Session) features() []string {
 	if s.o.Liveness != nil {
 		all = append(all, agentv1.FeatureRestartGrants)
 	}
+	if s.o.Plaintext != nil {
+		all = append(all, agentv1.FeaturePlaintext)
+	}
 	return all
 }
 

@@ -87,6 +87,8 @@ type Options struct {
 	Refused   func(error)
 	// Failures are reported to a control plane that takes them. Required.
 	Failures *Failures
+	// Plaintext is reported to a control plane that takes it. Default: nothing is counted.
+	Plaintext Plaintext
 	// Liveness is reported to a control plane that grants restarts, and told what it says. Default: no liveness probe is guarded.
 	Liveness Liveness
 	// Envoy says why Envoy does not run, which is reported to a control plane that takes it. Required.
@@ -118,7 +120,8 @@ type Session struct {
 
 	connected prometheus.Gauge
 	sessions  prometheus.Counter
-	unknown   prometheus.Counter
+	// Of what is unknown: messages, features, and messages with fields.
+	unknown, unknownFeatures, unknownFields prometheus.Counter
 }
 
 // New returns a session that is not open yet.
@@ -139,10 +142,16 @@ func New(o Options) *Session {
 		unknown: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "sonde_dpagent_session_unknown_messages_total", Help: "Messages of the control plane that this agent is too old for.",
 		}),
+		unknownFeatures: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "sonde_dpagent_session_unknown_features_total", Help: "Features that the control plane has named when a session began, and this agent does not know.",
+		}),
+		unknownFields: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "sonde_dpagent_session_unknown_fields_total", Help: "Messages of the control plane with fields that this agent does not know, and ignored.",
+		}),
 	}
 	s.startDrain = sync.OnceFunc(func() { close(s.drain) })
 	s.setRecorded = sync.OnceFunc(func() { close(s.recorded) })
-	o.Registerer.MustRegister(s.connected, s.sessions, s.unknown)
+	o.Registerer.MustRegister(s.connected, s.sessions, s.unknown, s.unknownFeatures, s.unknownFields)
 	return s
 }
 
@@ -253,12 +262,13 @@ func (s *Session) runStream(stream agentv1.AgentService_SessionClient, goAway <-
 func (s *Session) report(
 	stream agentv1.AgentService_SessionClient, goAway, drain <-chan struct{}, received <-chan error, features <-chan []string,
 ) error {
-	resumed := make(chan *pace, 3)
+	resumed := make(chan *pace, 4)
 	failures, readiness := newPace(s.o.Failures.wake, reportInterval, resumed), newPace(s.o.Readiness.wake, readinessInterval, resumed)
-	liveness := s.livenessPace(resumed)
+	liveness, plaintext := s.livenessPace(resumed), s.plaintextPace(resumed)
 	defer failures.end()
 	defer readiness.end()
 	defer liveness.end()
+	defer plaintext.end()
 	var envoy <-chan struct{} // nil while the control plane does not take it; it needs no pace, since Envoy is started with one
 	for {
 		var message *agentv1.AgentMessage
@@ -275,7 +285,7 @@ func (s *Session) report(
 		case <-s.asked:
 			message = &agentv1.AgentMessage{Message: &agentv1.AgentMessage_Pong{Pong: &agentv1.Pong{}}}
 		case has := <-features:
-			envoy = s.beginReports(has, failures, readiness, liveness)
+			envoy = s.beginReports(has, paces{failures, readiness, liveness, plaintext})
 			continue
 		case <-failures.due:
 			failures.reported()
@@ -286,6 +296,9 @@ func (s *Session) report(
 		case <-liveness.due:
 			liveness.reported()
 			message = &agentv1.AgentMessage{Message: &agentv1.AgentMessage_Liveness{Liveness: s.o.Liveness.Report()}}
+		case <-plaintext.due:
+			plaintext.reported()
+			message = plaintextMessage(s.o.Plaintext.Report())
 		case <-envoy:
 			message = &agentv1.AgentMessage{Message: &agentv1.AgentMessage_EnvoyState{EnvoyState: s.o.Envoy.take()}}
 		case p := <-resumed:
@@ -294,28 +307,10 @@ func (s *Session) report(
 		case <-drain:
 			message = &agentv1.AgentMessage{Message: &agentv1.AgentMessage_Draining{Draining: &agentv1.Draining{}}}
 			drain = nil
+			plaintext.hurry() // what it has seen is to be known when it is gone
 		}
 		_ = stream.Send(message) // if the stream is broken, receive returns why
 	}
-}
-
-// beginReports reports what a control plane with these features takes. It returns when to report the state of Envoy.
-func (s *Session) beginReports(features []string, failures, readiness, liveness *pace) (envoy <-chan struct{}) {
-	if slices.Contains(features, agentv1.FeatureProbeFailures) {
-		failures.resume()
-	}
-	if slices.Contains(features, agentv1.FeatureServiceProbes) {
-		s.o.Readiness.all()
-		readiness.resume()
-	}
-	if slices.Contains(features, agentv1.FeatureRestartGrants) {
-		liveness.resume()
-	}
-	if !slices.Contains(features, agentv1.FeatureEnvoyState) {
-		return nil
-	}
-	s.o.Envoy.all()
-	return s.o.Envoy.wake
 }
 
 func inboundsError(m *agentv1.Inbounds) error {
@@ -353,8 +348,20 @@ func (s *Session) receive(stream agentv1.AgentService_SessionClient, welcomed fu
 	}
 }
 
+// countUnknown counts what a control plane of a later version says beside what is known.
+func (s *Session) countUnknown(message *agentv1.ControlMessage) {
+	if message.GetMessage() == nil {
+		return // counted as a message
+	}
+	if agentv1.HasUnknownFields(message) {
+		s.unknownFields.Inc()
+	}
+	s.unknownFeatures.Add(float64(agentv1.UnknownFeatures(message.GetWelcome().GetFeatures())))
+}
+
 // handle handles one message of the control plane.
 func (s *Session) handle(message *agentv1.ControlMessage, welcomed func(features []string)) {
+	s.countUnknown(message)
 	switch m := message.GetMessage().(type) {
 	case *agentv1.ControlMessage_Welcome:
 		s.logOpen(m.Welcome)

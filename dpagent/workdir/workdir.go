@@ -114,7 +114,7 @@ func (d *Dir) open() error {
 	} else if err != nil {
 		return err
 	}
-	return d.Remove(mesh.SocketAgent)
+	return d.Remove(mesh.SocketAgent, mesh.SocketRecords)
 }
 
 // Remove removes files that may be there. A socket that a killed process has left behind looks like a live one until a client connects.

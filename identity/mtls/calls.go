@@ -83,6 +83,10 @@ func (c *Credentials) begin(ctx context.Context, method string) (info authInfo, 
 	if !ok {
 		return authInfo{}, nil, status.Error(codes.Internal, "a call without a handshake")
 	}
+	if err := c.o.Serves(); err != nil {
+		c.closeSoon(info.conn)
+		return authInfo{}, nil, status.Error(codes.Unavailable, err.Error())
+	}
 	if info.peer == nil && !slices.Contains(c.o.Joins, method) {
 		c.o.Logger.WarnContext(ctx, "call without a certificate refused", "peer", info.conn.RemoteAddr().String(), "method", method)
 		return authInfo{}, nil, status.Error(codes.Unauthenticated, errUnauthenticated.Error())

@@ -3,6 +3,7 @@
 package mtls
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -35,6 +36,8 @@ type Options struct {
 	Verifier Verifier
 	// Joins has the full names of the methods that a client may call without a certificate. Default: none.
 	Joins []string
+	// Serves returns why no calls are served for now, nil if they are. Default: they are.
+	Serves func() error
 	// Logger, default none.
 	Logger *slog.Logger
 	// Registerer of the metrics, default none.
@@ -59,6 +62,7 @@ type Credentials struct {
 	unauthenticated *connlimit.Places[netip.Prefix]
 	identified      *connlimit.Places[mesh.ID]
 	paces           *paces
+	settled         *connections
 }
 
 // New returns credentials. The limits are shared by all servers that use them.
@@ -73,6 +77,9 @@ func newCredentials(o Options, l limits) (*Credentials, error) {
 	}
 	if o.Now == nil {
 		o.Now = time.Now
+	}
+	if o.Serves == nil {
+		o.Serves = func() error { return nil }
 	}
 	o.TLS = o.TLS.Clone()
 	o.TLS.ClientAuth = tls.RequestClientCert
@@ -95,6 +102,7 @@ func newCredentials(o Options, l limits) (*Credentials, error) {
 		}),
 		identified: connlimit.NewPlaces[mesh.ID](connlimit.Options{Each: l.identified}),
 		paces:      &paces{l: l, of: map[mesh.ID]*pace{}},
+		settled:    &connections{open: map[*guardedConn]struct{}{}},
 	}, nil
 }
 
@@ -156,7 +164,7 @@ func (e *entrant) enter() (net.Conn, credentials.AuthInfo, error) {
 		return nil, nil, err
 	}
 	arrival.Busy()
-	turn, ok := e.c.handshakes.Await(e.c.limits.waitTimeout, e.source, e.drop)
+	turn, ok := e.c.handshakes.Await(context.Background(), e.c.limits.waitTimeout, e.source, e.drop)
 	if !ok {
 		return nil, nil, errTooMany
 	}
@@ -217,7 +225,9 @@ func (e *entrant) identified(g *guardedConn, p *identity.Peer) {
 		_ = g.Close()
 	})
 	pace := e.c.paces.take(p.ID())
+	e.c.settled.add(g)
 	g.settle(place, pace.limiter, func() {
+		e.c.settled.remove(g)
 		e.c.paces.leave(p.ID())
 		if g.aged.Load() {
 			e.c.metrics.aged.Inc()
@@ -228,7 +238,7 @@ func (e *entrant) identified(g *guardedConn, p *identity.Peer) {
 
 // joins awaits a place among the connections without a certificate.
 func (e *entrant) joins(g *guardedConn) error {
-	place, ok := e.c.unauthenticated.Await(e.c.limits.waitTimeout, e.source, func() {
+	place, ok := e.c.unauthenticated.Await(context.Background(), e.c.limits.waitTimeout, e.source, func() {
 		e.c.metrics.closed.WithLabelValues(closedLimit).Inc()
 		_ = g.Close()
 	})
@@ -238,7 +248,11 @@ func (e *entrant) joins(g *guardedConn) error {
 	g.budget.Store(e.c.limits.unauthenticatedBytes)
 	place.Idle()
 	e.c.metrics.unauthenticated.Inc()
-	g.settle(place, nil, e.c.metrics.unauthenticated.Dec)
+	e.c.settled.add(g)
+	g.settle(place, nil, func() {
+		e.c.settled.remove(g)
+		e.c.metrics.unauthenticated.Dec()
+	})
 	g.closeAfter(e.c.limits.unauthenticatedLife, e.c.metrics.closed.WithLabelValues(closedUnauthenticated).Inc)
 	return nil
 }

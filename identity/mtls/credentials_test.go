@@ -5,11 +5,13 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"net"
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -43,6 +45,7 @@ type served struct {
 	registry    *prometheus.Registry
 	credentials *Credentials
 	callers     chan identity.Peer // of each stream
+	away        atomic.Bool        // it serves no calls
 	stop        func()             // waits for the clients
 }
 
@@ -69,7 +72,13 @@ func serve(t testing.TB, l limits, more ...grpc.ServerOption) *served {
 	if s.serving, err = serving.Open(t.Context(), serving.Options{Storage: state.Secrets()}); err != nil {
 		t.Fatal(err)
 	}
-	c, err := newCredentials(Options{TLS: s.serving.TLS(), Verifier: authority, Registerer: s.registry,
+	serves := func() error {
+		if s.away.Load() {
+			return errors.New("another replica is ahead")
+		}
+		return nil
+	}
+	c, err := newCredentials(Options{TLS: s.serving.TLS(), Verifier: authority, Registerer: s.registry, Serves: serves,
 		Joins: []string{healthv1.Health_Watch_FullMethodName, healthv1.Health_Check_FullMethodName}}, l)
 	if err != nil {
 		t.Fatal(err)

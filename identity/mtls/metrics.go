@@ -13,6 +13,7 @@ const (
 	closedUnauthenticated = "unauthenticated"
 	closedExpiring        = "expiring"
 	closedIdentity        = "identity"
+	closedAway            = "away"
 )
 
 type metrics struct {
@@ -34,7 +35,7 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 			Name: "sonde_identity_connections_closed_total",
 			Help: "Connections of agents and proxies closed by the control plane, by reason: limit (others needed the place: no " +
 				"certificate, or not yet), handshake, unauthenticated (over their time without a certificate), expiring (their certificate " +
-				"ends soon), identity (more of one proxy than it may have).",
+				"ends soon), identity (more of one proxy than it may have), away (this replica serves no proxies for now, another does).",
 		}, []string{"reason"}),
 		aged: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "sonde_connections_aged_total",

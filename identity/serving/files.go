@@ -71,17 +71,29 @@ func OpenFiles(o FilesOptions) (*Files, error) {
 		return nil, err
 	}
 	f.current.Store(c)
-	if o.Registerer == nil {
-		return f, nil
+	return f, f.registerExpiry()
+}
+
+// registerExpiry registers the metrics of how long the certificate is still valid, and was made for.
+func (f *Files) registerExpiry() error {
+	if f.o.Registerer == nil {
+		return nil
 	}
-	err = o.Registerer.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+	leaf := func() *x509.Certificate { return f.current.Load().certificate.Leaf }
+	expiry := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "sonde_webhook_certificate_expiry_seconds",
 		Help: "Seconds until the certificate of the webhook expires that is read from files.",
-	}, func() float64 { return time.Until(f.current.Load().certificate.Leaf.NotAfter).Seconds() }))
-	if err != nil {
-		return nil, fmt.Errorf("register metric of the certificate's expiry: %w", err)
+	}, func() float64 { return time.Until(leaf().NotAfter).Seconds() })
+	validity := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "sonde_webhook_certificate_validity_seconds",
+		Help: "Seconds for which that certificate was made, from its notBefore to its notAfter.",
+	}, func() float64 { return leaf().NotAfter.Sub(leaf().NotBefore).Seconds() })
+	for _, c := range []prometheus.Collector{expiry, validity} {
+		if err := f.o.Registerer.Register(c); err != nil {
+			return fmt.Errorf("register metrics of the certificate's expiry: %w", err)
+		}
 	}
-	return f, nil
+	return nil
 }
 
 // Run reads the files again and again until ctx ends, and then returns nil. What is wrong is logged; the last good certificate stays.

@@ -103,6 +103,21 @@ func errorsOf(log *logtest.Buffer) (errs []string) {
 	return errs
 }
 
+// checkExpired checks the metrics about a certificate that has just expired.
+func checkExpired(t *testing.T, metrics prometheus.Gatherer, leaf *x509.Certificate) {
+	t.Helper()
+	all, err := metrics.Gather()
+	if err != nil || len(all) != 2 {
+		t.Fatalf("there are %d metrics: %v", len(all), err)
+	}
+	if n := all[0].GetMetric()[0].GetGauge().GetValue(); n > 0 || n < -1000 {
+		t.Errorf("the certificate expires in %v s, want some seconds ago", n)
+	}
+	if n := all[1].GetMetric()[0].GetGauge().GetValue(); n <= 0 || n != leaf.NotAfter.Sub(leaf.NotBefore).Seconds() {
+		t.Errorf("the certificate was made for %v s, want from %s to %s", n, leaf.NotBefore, leaf.NotAfter)
+	}
+}
+
 func TestFilesAreReadAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		directory, log, metrics := t.TempDir(), &logtest.Buffer{}, prometheus.NewRegistry()
@@ -149,13 +164,7 @@ func TestFilesAreReadAgain(t *testing.T) {
 		swap(t, directory, second)
 		after(time.Minute, second)
 		after(time.Hour, second, "not valid now")
-		all, err := metrics.Gather()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if n := all[0].GetMetric()[0].GetGauge().GetValue(); n > 0 || n < -1000 {
-			t.Errorf("the certificate expires in %v s, want some seconds ago", n)
-		}
+		checkExpired(t, metrics, f.current.Load().certificate.Leaf)
 		third := pair(t, webhookName, time.Now())
 		swap(t, directory, third)
 		after(time.Minute, third)

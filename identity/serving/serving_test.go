@@ -135,7 +135,7 @@ func TestCAIsMeasured(t *testing.T) {
 		}
 		got[f.GetName()] = f.GetMetric()[0].GetGauge().GetValue()
 	}
-	if len(got) != 2 || got["sonde_identity_ca_expiry_seconds"] <= 0 || got["sonde_bundle_epoch"] != float64(c.Trusted().Epoch) {
-		t.Errorf("metrics = %v, want the expiry of the CA and its epoch", got)
+	if len(got) != 3 || got["sonde_identity_ca_expiry_seconds"] <= 0 || got["sonde_identity_ca_validity_seconds"] < got["sonde_identity_ca_expiry_seconds"] || got["sonde_bundle_epoch"] != float64(c.Trusted().Epoch) {
+		t.Errorf("metrics = %v, want the expiry of the CA, its validity and its epoch", got)
 	}
 }

@@ -4,11 +4,11 @@
 package connlimit
 
 import (
+	"context"
 	"crypto/tls"
 	"net"
 	"net/http"
 	"net/netip"
-	"sync"
 	"time"
 )
 
@@ -60,9 +60,9 @@ type conn struct {
 	place  *Place[netip.Prefix]
 	pace   *pace // nil if there is no limit
 	source netip.Prefix
-	free   int // bytes that are not charged; for the goroutine that reads
-	closed chan struct{}
-	once   sync.Once
+	free   int             // bytes that are not charged; for the goroutine that reads
+	ctx    context.Context //nolint:containedctx // it ends with the connection
+	cancel context.CancelFunc
 }
 
 // Read implements net.Conn.
@@ -78,7 +78,7 @@ func (c *conn) Read(b []byte) (int, error) {
 		defer pause.Stop()
 		select {
 		case <-pause.C:
-		case <-c.closed:
+		case <-c.ctx.Done():
 		}
 	}
 	return n, err
@@ -87,7 +87,7 @@ func (c *conn) Read(b []byte) (int, error) {
 // Close may be called more than once.
 func (c *conn) Close() error {
 	c.place.Leave()
-	c.once.Do(func() { close(c.closed) })
+	c.cancel()
 	return c.Conn.Close()
 }
 
@@ -108,6 +108,21 @@ func (l *Limiter) ConnState(nc net.Conn, state http.ConnState) {
 		c.place.Idle()
 	default:
 	}
+}
+
+// ConnContext is a hook for http.Server: what requests of a connection wait for ends with it. By itself the server does not notice that a connection was closed
+// which has sent more than its request.
+func (l *Limiter) ConnContext(ctx context.Context, nc net.Conn) context.Context {
+	if t, ok := nc.(*tls.Conn); ok {
+		nc = t.NetConn()
+	}
+	c, ok := nc.(*conn)
+	if !ok {
+		return ctx
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	context.AfterFunc(c.ctx, cancel)
+	return ctx
 }
 
 // Begin has a connection that a Listener has accepted count as active until end is called, for servers without such a hook.
@@ -134,7 +149,11 @@ func (l limited) Accept() (net.Conn, error) {
 		return nil, err
 	}
 	source := SourceOf(nc.RemoteAddr())
-	time.Sleep(l.owner.places.Ripens())                             //nolint:forbidigo // for a moment, whatever happens
-	place := l.owner.places.Take(source, func() { _ = nc.Close() }) // the server notices, and calls Close
-	return &conn{Conn: nc, place: place, pace: l.owner.pace, source: source, free: freeBytes, closed: make(chan struct{})}, nil
+	time.Sleep(l.owner.places.Ripens()) //nolint:forbidigo // for a moment, whatever happens
+	ctx, cancel := context.WithCancel(context.Background())
+	place := l.owner.places.Take(source, func() { // the server notices, and calls Close
+		cancel()
+		_ = nc.Close()
+	})
+	return &conn{Conn: nc, place: place, pace: l.owner.pace, source: source, free: freeBytes, ctx: ctx, cancel: cancel}, nil
 }

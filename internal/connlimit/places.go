@@ -3,6 +3,7 @@ package connlimit
 import (
 	"container/heap"
 	"container/list"
+	"context"
 	"math"
 	"sync"
 	"time"
@@ -96,8 +97,11 @@ func (p *Places[S]) Ripens() time.Duration {
 
 // Await takes a place, which is busy, as soon as one is free, or another connection has been idle for too long, see Options.Patience, and loses its own. Of
 // those that wait, those of the source with the fewest places come first, and of these in turn the newest, whose peer is still there in a
-// flood, and the oldest. It returns false after timeout, and once the places are closed. Each is no limit here.
-func (p *Places[S]) Await(timeout time.Duration, source S, lost func()) (*Place[S], bool) {
+// flood, and the oldest. It returns false after timeout, if ctx ends, and once the places are closed. Each is no limit here.
+func (p *Places[S]) Await(ctx context.Context, timeout time.Duration, source S, lost func()) (*Place[S], bool) {
+	if ctx.Err() != nil {
+		return nil, false
+	}
 	p.mu.Lock()
 	w := &wait[S]{source: source, lost: lost, granted: make(chan *Place[S], 1)}
 	element := p.waiting.PushFront(w)
@@ -110,12 +114,17 @@ func (p *Places[S]) Await(timeout time.Duration, source S, lost func()) (*Place[
 	case place := <-w.granted:
 		return place, place != nil
 	case <-timer.C:
+	case <-ctx.Done():
 	}
 	p.mu.Lock()
 	p.waiting.Remove(element)
 	p.mu.Unlock()
 	select {
 	case place := <-w.granted: // meanwhile
+		if place != nil && ctx.Err() != nil { // nobody is there to use it
+			place.Leave()
+			return nil, false
+		}
 		return place, place != nil
 	default:
 		return nil, false

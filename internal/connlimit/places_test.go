@@ -1,6 +1,7 @@
 package connlimit_test
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"testing"
@@ -33,9 +34,14 @@ func (r *room) take(names ...string) {
 
 // await awaits a place.
 func (r *room) await(timeout time.Duration, names ...string) {
+	r.awaitWith(context.Background(), timeout, names...)
+}
+
+// awaitWith awaits a place until ctx ends.
+func (r *room) awaitWith(ctx context.Context, timeout time.Duration, names ...string) {
 	for _, name := range names {
 		go func() {
-			_, ok := r.places.Await(timeout, name[:1], func() { r.events <- name + " lost" })
+			_, ok := r.places.Await(ctx, timeout, name[:1], func() { r.events <- name + " lost" })
 			r.events <- fmt.Sprint(name, " ", ok)
 		}()
 		synctest.Wait()
@@ -132,6 +138,26 @@ func TestPlaces(t *testing.T) {
 		},
 		"a free place is no wait": {
 			connlimit.Options{Total: 1}, func(r *room) { r.await(0, "a1") }, []string{"a1 true"},
+		},
+		"one that has gone waits no more": {
+			connlimit.Options{Total: 1}, func(r *room) {
+				r.take("a1")
+				r.busy("a1")
+				ctx, cancel := context.WithCancel(context.Background())
+				r.awaitWith(ctx, time.Minute, "b1")
+				cancel()
+				synctest.Wait()
+				r.await(time.Minute, "c1")
+				r.taken["a1"].Leave()
+			}, []string{"b1 false", "c1 true"},
+		},
+		"one that has gone before takes no place": {
+			connlimit.Options{Total: 1}, func(r *room) {
+				ctx, cancel := context.WithCancel(context.Background())
+				cancel()
+				r.awaitWith(ctx, time.Minute, "b1")
+				r.await(0, "c1")
+			}, []string{"b1 false", "c1 true"},
 		},
 		"busy ones lose nothing to those who wait": {
 			connlimit.Options{Total: 1, Patience: time.Second}, func(r *room) {

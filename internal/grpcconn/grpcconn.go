@@ -4,6 +4,7 @@ package grpcconn
 import (
 	"context"
 	"net"
+	"net/netip"
 
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
@@ -49,6 +50,14 @@ func Begin(ctx context.Context) (end func()) {
 		return connlimit.Begin(of.conn)
 	}
 	return func() {}
+}
+
+// Source returns the source that the caller counts for.
+func Source(ctx context.Context) netip.Prefix {
+	if p, ok := peer.FromContext(ctx); ok {
+		return connlimit.SourceOf(p.Addr)
+	}
+	return netip.Prefix{}
 }
 
 // TLS returns what the handshake of a call's connection has found.

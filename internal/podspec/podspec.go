@@ -1,9 +1,11 @@
-// Package podspec finds the sidecar, and other containers, in the specs of pods.
+// Package podspec finds the sidecar, and other containers, in the specs of pods, and says what has made a pod and whether it has ended.
 package podspec
 
 import (
 	"slices"
+	"strings"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
@@ -24,9 +26,37 @@ func Index(containers []corev1.Container, name string) int {
 	return slices.IndexFunc(containers, func(c corev1.Container) bool { return c.Name == name })
 }
 
+// PortArgument returns the port that a container has by an argument such as mesh.ArgLBHealthPort: what follows the argument, or a host and a colon after it.
+// It is 0 if there is none, or one that the agent refuses.
+func PortArgument[P int32 | uint32](c *corev1.Container, argument string) P {
+	for _, arg := range c.Args {
+		if value, ok := strings.CutPrefix(arg, argument); ok {
+			port, _ := mesh.ParsePort[P](value[strings.LastIndexByte(value, ':')+1:])
+			return port
+		}
+	}
+	return 0
+}
+
 // IsNativeSidecar reports whether an init container runs on beside the containers.
 func IsNativeSidecar(c *corev1.Container) bool {
 	return c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
+}
+
+// Ended reports whether all containers of a pod have ended for good.
+func Ended(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}
+
+// DeploymentOf returns the Deployment whose ReplicaSet has made a pod: the ReplicaSet's name without the hash of the pod template that ends it. It returns
+// false for a ReplicaSet that no Deployment has made.
+// Source: kubernetes pkg/controller/deployment/sync.go, getNewReplicaSet.
+func DeploymentOf(replicaSet string, pod *corev1.Pod) (name string, is bool) {
+	hash := pod.Labels[appsv1.DefaultDeploymentUniqueLabelKey]
+	if hash == "" {
+		return "", false
+	}
+	return strings.CutSuffix(replicaSet, "-"+hash)
 }
 
 // IsInjected reports whether Sonde has injected a pod. Other meshes have containers of the same names: the volume with the sidecar's identity

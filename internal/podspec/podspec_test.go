@@ -37,3 +37,12 @@ func TestIsInjected(t *testing.T) {
 		t.Error("IsInjected() = false")
 	}
 }
+
+func TestPortArgument(t *testing.T) {
+	c := &corev1.Container{Args: []string{"run", "--a=1", "--b=:2", "--c=[::]:3", "--d=x", "--e=0", "--f=70000", "--g=10.0.0.1:4", "--a=9"}}
+	for argument, want := range map[string]int32{"--a=": 1, "--b=": 2, "--c=": 3, "--d=": 0, "--e=": 0, "--f=": 0, "--g=": 4, "--h=": 0} {
+		if got := podspec.PortArgument[int32](c, argument); got != want {
+			t.Errorf("port of %s is %d, want %d", argument, got, want)
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package reach
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -56,6 +57,8 @@ type Watch struct {
 	// Service that the client wants, and the Address where it asks.
 	Service Service
 	Address string
+	// CA is where the CAs are that the client trusts, in errors. Default --ca-cert-file.
+	CA string
 
 	mu              sync.Mutex
 	dial, handshake error
@@ -128,7 +131,7 @@ func (w *Watch) explainHandshake(err error) (Kind, string) {
 		return WrongPort, fmt.Sprintf("%s does not speak TLS, as the control plane's port for %s: %s", w.Address, Health.Name, w.Service.where())
 	}
 	if verification, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
-		text := fmt.Sprintf("the control plane at %s is not the one that --ca-cert-file names: %v", w.Address, verification.Err)
+		text := fmt.Sprintf("the control plane at %s is not the one that %s names: %v", w.Address, cmp.Or(w.CA, "--ca-cert-file"), verification.Err)
 		// The webhook may have the certificate of another CA.
 		if _, port, _ := net.SplitHostPort(w.Address); Usual(port) != nil && *Usual(port) != w.Service {
 			text += fmt.Sprintf("; %s is usually the port for %s: %s", port, Usual(port).Name, w.Service.where())

@@ -51,8 +51,17 @@ func output(cmd *exec.Cmd) (string, error) {
 	return all.String(), nil
 }
 
-// Render returns what the chart installs with these flags of Helm, such as --set=…, but for the CustomResourceDefinitions.
+// Render returns what the chart installs with these flags of Helm, such as --set=…, but for the CustomResourceDefinitions and its hooks.
 func Render(ctx context.Context, flags ...string) ([]Manifest, error) {
+	return render(ctx, append([]string{"--no-hooks"}, flags...)...)
+}
+
+// Hooks returns what is there while the chart is installed or upgraded.
+func Hooks(ctx context.Context, flags ...string) ([]Manifest, error) {
+	return render(ctx, append([]string{"--show-only=templates/crds-hook.yaml"}, flags...)...)
+}
+
+func render(ctx context.Context, flags ...string) ([]Manifest, error) {
 	text, err := Helm(ctx, "template", append([]string{"--namespace=" + Namespace}, flags...)...)
 	if err != nil {
 		return nil, err

@@ -24,7 +24,7 @@ func only(t *testing.T, kind string, into any, flags ...string) bool {
 	return find(t, func(m chart.Manifest) bool { return m.Kind == kind }, into, flags...)
 }
 
-// named decodes the Service of a name.
+// named decodes the object of a kind and name.
 func named(t *testing.T, kind, name string, into any, flags ...string) {
 	t.Helper()
 	if !find(t, func(m chart.Manifest) bool { return m.Kind == kind && m.Name == name }, into, flags...) {
@@ -74,6 +74,8 @@ func TestWrongValuesAreNamed(t *testing.T) {
 		"unknown limit":           {"--set=config.guardedLiveness.perHour=1", "'perHour' not allowed"},
 		"a workload without kind": {"--set=config.guardedLiveness.blacklist.workloads={shop/web}", "/config/guardedLiveness/blacklist/workloads/0': 'shop/web' does not match pattern"},
 		"a breaker of 0":          {"--set=config.guardedLiveness.breaker.percent=0", "/config/guardedLiveness/breaker/percent': minimum: got 0, want 1"},
+		"an image of sidecars":    {"--set=config.runtime.kubernetes.injector.sidecarImage=a:1", "config.runtime.kubernetes.injector.sidecarImage: must not be set: sidecars have the image of the control plane"},
+		"what the chart sets":     {"--set=config.runtime.kubernetes.webhookCertDir=/x", "config.runtime.kubernetes.webhookCertDir: must not be set: the chart does"},
 		"no replica":              {"--set=replicas=0", "/replicas': minimum: got 0, want 1"},
 		"everybody as a text":     {"--set=networkPolicy.agents=all", "/networkPolicy/agents"},
 	}
@@ -217,7 +219,7 @@ func TestWebhookCertificate(t *testing.T) {
 			var configuration admissionregistration.MutatingWebhookConfiguration
 			var config corev1.ConfigMap
 			only(t, "Deployment", &d, tc.flags...)
-			only(t, "ClusterRole", &role, tc.flags...)
+			named(t, "ClusterRole", "sonde-cp", &role, tc.flags...)
 			only(t, "MutatingWebhookConfiguration", &configuration, tc.flags...)
 			only(t, "ConfigMap", &config, tc.flags...)
 			file := config.Data["config.yaml"]

@@ -31,7 +31,7 @@ func TestRightsNeedTheirPolicies(t *testing.T) {
 			var role rbacv1.ClusterRole
 			var policy admissionregistration.ValidatingAdmissionPolicy
 			var binding admissionregistration.ValidatingAdmissionPolicyBinding
-			only(t, "ClusterRole", &role, tc.flags...)
+			named(t, "ClusterRole", "sonde-cp", &role, tc.flags...)
 			may := slices.ContainsFunc(role.Rules, func(r rbacv1.PolicyRule) bool {
 				return slices.Contains(r.Resources, tc.resource) && slices.Contains(r.Verbs, "patch")
 			})

@@ -38,7 +38,7 @@ type server struct {
 var _ xds.Source = (*server)(nil)
 
 // Attach implements xds.Source.
-func (s *server) Attach(string) resource.Desired {
+func (s *server) Attach(string, resource.Metadata) resource.Desired {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return resource.Desired{Shared: s.want}

@@ -36,6 +36,9 @@ type watched struct {
 	pods  []string
 	// failed calls of each load that are no fault.
 	failed map[string]int
+	// began is when the loads did, rolls how often the pods of web were replaced since.
+	began time.Time
+	rolls int
 }
 
 // newWatched has a client in the mesh and one outside of it call two pods with short liveness probes. They restart nothing for
@@ -44,7 +47,7 @@ func newWatched(t *testing.T, labels map[string]string) *watched {
 	t.Helper()
 	n := newNamespace(t, labels)
 	stranger := newPod("stranger", "node1")
-	stranger.Labels[join] = "disabled"
+	stranger.Labels[mesh.LabelOwnInjection] = "disabled" // also where Kuma's labels are not ours
 	d := newDeployment("web", 2, nil)
 	d.Spec.Template.Spec.Containers[0].LivenessProbe = &corev1.Probe{
 		ProbeHandler:  corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/healthz", Port: intstr.FromInt32(portHTTP)}},
@@ -53,7 +56,7 @@ func newWatched(t *testing.T, labels map[string]string) *watched {
 	n.create(d, newService("web"), newPod("client", "node1"), stranger)
 	n.waitReady("client", "stranger")
 	n.waitRolledOut("web")
-	w := &watched{namespace: n, loads: map[string]load{}, pods: append(n.podsOf("web"), "client", "stranger"), failed: map[string]int{}}
+	w := &watched{namespace: n, loads: map[string]load{}, pods: append(n.podsOf("web"), "client", "stranger"), failed: map[string]int{}, began: time.Now()}
 	for _, from := range []string{"client", "stranger"} {
 		a := n.app(from)
 		a.waitCall("http://web.%s/", n.name)

@@ -4,12 +4,14 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/dynamic"
@@ -18,6 +20,7 @@ import (
 	"k8s.io/client-go/restmapper"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
@@ -97,11 +100,17 @@ func connect() (err error) {
 // know where the webhook is, and the control plane to make the Mesh named default.
 func awaitAdmission() error {
 	p := newPod("first", cluster.nodes[0])
-	p.Labels[join] = "enabled"
-	return harness.Poll(context.Background(), time.Minute, "the injection of pods", func(ctx context.Context) error {
-		_, err := cluster.client.CoreV1().Pods("default").Create(ctx, p, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-		return err
-	})
+	return harness.Poll(context.Background(), time.Minute, "the injection of pods", func(ctx context.Context) error { return admit(ctx, p) })
+}
+
+// admit asks the API server whether a pod would be made, with a sidecar.
+func admit(ctx context.Context, p *corev1.Pod) error {
+	p.Labels[mesh.LabelOwnInjection] = "enabled" // also where Kuma's labels are not ours
+	made, err := cluster.client.CoreV1().Pods("default").Create(ctx, p, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	if err == nil && len(made.Spec.InitContainers) == 0 {
+		err = errors.New("the pod has no sidecar")
+	}
+	return err
 }
 
 // newClient returns a client that hands each warning of the API server to a function.

@@ -104,9 +104,15 @@ type fate struct {
 // TestProbes has the real kubelet probe cases of the fidelity test, without a mesh, and in one in both modes of probes.
 func TestProbes(t *testing.T) {
 	t.Parallel()
+	sameProbes(t, plain, inMesh, inPerPort)
+}
+
+// sameProbes has probes asked on these sides, of which plain is one, and compares what became of the containers.
+func sameProbes(t *testing.T, sides ...side) {
+	t.Helper()
 	list := probeCases
 	for attempt := 1; len(list) > 0; attempt++ {
-		results := onSides(t, func(n *namespace) map[string]fate { return n.probe(list) }, plain, inMesh, inPerPort)
+		results := onSides(t, func(n *namespace) map[string]fate { return n.probe(list) }, sides...)
 		var differing []string
 		for s, fates := range results {
 			if d := cmp.Diff(results[plain], fates); d != "" {

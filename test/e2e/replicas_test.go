@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -92,10 +93,24 @@ func (n *namespace) cut(pod, address string, port int) (heal func()) {
 // rollWeb replaces all pods of web, one after the other.
 func (w *watched) rollWeb(when string) {
 	w.t.Helper()
-	w.restart("web", nil)
+	w.rolls++
+	w.restart("web", map[string]string{"rolled": strconv.Itoa(w.rolls)}) // without a change nothing would be replaced
 	w.waitRolledOut("web")
+	w.acceptEnds(when, "client tcp", "stranger tcp")
 	w.pods = append(w.podsOf("web"), "client", "stranger")
 	w.checkCaughtUp(when)
+}
+
+// acceptEnds takes for no fault that TCP connections of these loads have ended, once for each of the two pods of web: each load has one connection.
+func (w *watched) acceptEnds(when string, loads ...string) {
+	w.t.Helper()
+	for _, from := range loads {
+		r := w.loads[from].report()
+		if ended := r.Failed - w.failed[from]; ended > 2 {
+			w.t.Errorf("%s: %s: %d more have failed: %v", when, from, ended, r)
+		}
+		w.failed[from] = r.Failed
+	}
 }
 
 // TestAloneReplicas kills replicas of the control plane, cuts them from each other and from the API server, and rolls pods meanwhile: no call fails. It

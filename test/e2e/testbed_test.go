@@ -60,9 +60,18 @@ func nodeAddresses(t *testing.T, name string) (addresses []string) {
 	return addresses
 }
 
+// appProgram returns the program of the application, which make has built beside that of the tests.
+func appProgram(t *testing.T) string {
+	t.Helper()
+	tests, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(filepath.Dir(tests), "app")
+}
+
 // callFrom calls the application from the network of a node.
 func callFrom(t *testing.T, node int, url string) error {
 	t.Helper()
-	app := filepath.Join(filepath.Dir(os.Getenv("SONDE_E2E_TESTBED")), "e2e", "app") // as `make e2e` builds it
-	return tryTestbed(t.Context(), "exec", strconv.Itoa(node), app, "--call="+url)
+	return tryTestbed(t.Context(), "exec", strconv.Itoa(node), appProgram(t), "--call="+url)
 }

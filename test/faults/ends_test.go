@@ -41,7 +41,9 @@ func TestApplicationThatEndsBeforeItsSidecar(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			m := harness.New(t, harness.Options{Programs: programs, MeshYAML: harness.MeshYAML("PERMISSIVE")})
-			p := add(t, m, harness.ProxyOptions{Name: "b-1", Service: "b", Protocol: tc.protocol, AgentArgs: tc.args})[0]
+			// Each worker of Envoy notices by itself that the application has gone: with two, a caller may come to each of them too early.
+			args := append(slices.Clone(tc.args), "--concurrency=1")
+			p := add(t, m, harness.ProxyOptions{Name: "b-1", Service: "b", Protocol: tc.protocol, AgentArgs: args})[0]
 			callers := tc.callers(p.Inbound)
 			load := harness.StartLoad(t.Context(), 5*time.Millisecond, callers...)
 			reaches(t, load, p.Name)

@@ -113,6 +113,21 @@ func TestIdentityIsRemoved(t *testing.T) {
 	}, "api-2-canary.yaml")
 }
 
+// An Envoy whose agent takes records gets them with mode PERMISSIVE, their cluster first. One whose agent does not has none of it.
+func TestModeChangesWithRecords(t *testing.T) {
+	synced(t, func(_ *testing.T, f *featuretest.Feature, web *featuretest.Client) {
+		web.Restart(true)
+		web.Sent(firstSync...)
+		f.Put("mesh-permissive.yaml")
+		web.Sent("cluster agent:records api db", "endpoint api db", "listener inbound:10.0.0.1:8080")
+		f.Put("../mesh.yaml")
+		web.Sent("cluster api db", "endpoint api db", "listener inbound:10.0.0.1:8080", "cluster -agent:records")
+		f.Put("mesh-permissive.yaml")
+		web.Restart(false)
+		web.Sent(firstSync...)
+	})
+}
+
 func TestModeChanges(t *testing.T) {
 	synced(t, func(_ *testing.T, f *featuretest.Feature, web *featuretest.Client) {
 		f.Put("mesh-permissive.yaml")

@@ -95,6 +95,15 @@ func (c *Client) Reconnect() {
 	c.open()
 }
 
+// Restart has the Envoy restarted with a bootstrap that says that its agent takes records of plain text, or does not. The log is cleared.
+func (c *Client) Restart(records bool) {
+	c.t.Helper()
+	c.Close()
+	c.log = nil
+	c.envoy = envoysim.New(envoysim.Options{Node: c.id, Protocol: c.envoy.Protocol, DrainTime: drainTime, Records: records})
+	c.open()
+}
+
 // read reads responses until the stream ends.
 func (c *Client) read(w envoysim.Wire) {
 	for {

@@ -43,8 +43,8 @@ const node = "default/client"
 // source has what the only proxy should have.
 type source struct{ desired resource.Desired }
 
-func (s *source) Attach(string) resource.Desired { return s.desired }
-func (s *source) Detach(string)                  {}
+func (s *source) Attach(string, resource.Metadata) resource.Desired { return s.desired }
+func (s *source) Detach(string)                                     {}
 
 func TestResolveAndCall(t *testing.T) {
 	t.Parallel()

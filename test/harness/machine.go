@@ -121,6 +121,9 @@ func (m *Machine) start(ctx context.Context) error {
 	return m.StartControlPlane(ctx)
 }
 
+// Use has other programs be started from now on, such as those of another release. What runs goes on.
+func (m *Machine) Use(p Programs) { m.options.Programs = p }
+
 // StoreDir is the directory of YAML files that the control plane reads.
 func (m *Machine) StoreDir() string { return filepath.Join(m.Dir, "store") }
 

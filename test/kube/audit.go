@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -25,6 +26,8 @@ func (c *Cluster) auditLog() string { return filepath.Join(c.directory, "audit.l
 type Request struct {
 	// Namespace is "" for objects of the cluster, and for those of all namespaces.
 	Namespace, Verb, Group, Resource string
+	// Name of the object, "" for several.
+	Name string
 	// Allowed says that a role allows it. Role names one of these, as in ClusterRole "sonde-cp".
 	Allowed bool
 	Role    string
@@ -48,13 +51,15 @@ func (c *Cluster) Requests(user string) (all []Request, err error) {
 		var e struct {
 			Verb        string
 			User        struct{ Username string }
-			ObjectRef   *struct{ Resource, Subresource, Namespace, APIGroup string }
+			ObjectRef   *struct{ Resource, Subresource, Namespace, Name, APIGroup string }
 			Annotations map[string]string
+
+			ResponseStatus struct{ Code int }
 		}
 		if json.Unmarshal(lines.Bytes(), &e) != nil || e.User.Username != user || e.ObjectRef == nil {
 			continue // the last line may not be whole yet
 		}
-		r := Request{Namespace: e.ObjectRef.Namespace, Verb: e.Verb, Group: e.ObjectRef.APIGroup, Resource: e.ObjectRef.Resource}
+		r := Request{Namespace: e.ObjectRef.Namespace, Verb: e.Verb, Group: e.ObjectRef.APIGroup, Resource: e.ObjectRef.Resource, Name: e.ObjectRef.Name}
 		if s := e.ObjectRef.Subresource; s != "" {
 			r.Resource += "/" + s
 		}
@@ -62,6 +67,10 @@ func (c *Cluster) Requests(user string) (all []Request, err error) {
 		_, r.Role, _ = strings.Cut(e.Annotations["authorization.k8s.io/reason"], " of ")
 		r.Role, _, _ = strings.Cut(r.Role, " to ")
 		all = append(all, r)
+		if e.Verb == "patch" && e.ResponseStatus.Code == http.StatusCreated { // an apply of what was not there needs both rights
+			r.Verb = "create"
+			all = append(all, r)
+		}
 	}
 	return all, lines.Err()
 }

@@ -72,18 +72,20 @@ type process struct {
 }
 
 // startProcess starts a control plane, which ends with the benchmark, or by its stop, and waits until it is ready.
-func startProcess(b *testing.B, program, replica string) *process {
+func startProcess(b *testing.B, program, replica string, args ...string) *process {
 	b.Helper()
 	namespace(b, newClient(b), systemNamespace, nil)
 	log, err := os.Create(filepath.Join(b.TempDir(), replica+".log"))
 	if err != nil {
 		b.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(b.Context()))
+	ctx, cancel := detached(b)
 	p := &process{plane: newPlane(b)}
 	port := func(flag, address string) string { return fmt.Sprintf("--%s-port=%d", flag, portOf(b, address)) }
-	p.cmd = exec.CommandContext(ctx, program, "--store=kubernetes", "--kubeconfig="+cluster.Kubeconfig, "--namespace="+systemNamespace, "--replica="+replica,
-		port("webhook", p.webhook), port("health", p.health), port("agents", p.agents), port("admin", p.admin), port("peer", p.peers))
+	p.cmd = exec.CommandContext(ctx, program, append([]string{
+		"--store=kubernetes", "--kubeconfig=" + cluster.Kubeconfig, "--namespace=" + systemNamespace, "--replica=" + replica,
+		port("webhook", p.webhook), port("health", p.health), port("agents", p.agents), port("admin", p.admin), port("peer", p.peers),
+	}, args...)...)
 	p.cmd.Stdout, p.cmd.Stderr = log, log
 	p.cmd.Cancel = func() error { return p.cmd.Process.Signal(syscall.SIGTERM) }
 	p.cmd.WaitDelay = limit

@@ -23,7 +23,7 @@ func TestConditionPolicy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	installAccount(t, client, manifests)
+	installAccounts(t, client, manifests)
 	installPolicy(t, manifests)
 	cp := asAccount(t, client)
 	pods := client.CoreV1().Pods("condition")

@@ -14,7 +14,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
-	"github.com/sonde-mesh/sonde/test/harness"
 )
 
 // makeDrainable makes nodes and pods, of which two have one name.
@@ -56,7 +55,7 @@ func ctl(t *testing.T, program string, args ...string) (code int, stdout, stderr
 
 // TestDrain drains and undrains nodes and pods by sondectl, with the rights of the caller.
 func TestDrain(t *testing.T) {
-	program, err := harness.BuildInto(t.Context(), filepath.Join(t.TempDir(), "bin"), "cmd/sondectl")
+	program, err := sondectl()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +86,7 @@ func TestDrain(t *testing.T) {
 		{"drain node/a/b", 2, "", `"node/a/b": must be`},
 		{"drain", 2, "", "want one node, pod or dataplane"},
 		{"drain worker web", 2, "", "want one node, pod or dataplane"},
-		{"drain worker --context nowhere", 1, "", "nowhere"},
+		{"drain worker --context nowhere", 2, "", `--context: "nowhere": must be a context of `},
 	}
 	for _, step := range steps {
 		code, stdout, stderr := ctl(t, program, append(strings.Fields(step.command), "--kubeconfig", kubeconfig)...)

@@ -102,7 +102,7 @@ func (p *proxy) enter(ctx context.Context, admin adminv1.AdminServiceClient, at 
 // open connects all proxies at once, which have nothing, and returns when each has everything and a session.
 func (f *fleet) open(b *testing.B, planes []*plane) []time.Duration {
 	b.Helper()
-	ctx, cancel := context.WithCancel(context.WithoutCancel(b.Context()))
+	ctx, cancel := detached(b)
 	f.cancel = cancel
 	f.planes.Store(&planes)
 	f.there.Store(arrivals.New(0, 2*len(f.proxies), ""))

@@ -103,7 +103,7 @@ func launchPlane(t *testing.T, replica string, options ...func(*controlplane.Opt
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	ctx, cancel := detached(t)
 	done := make(chan error, 1)
 	go func() { done <- cp.Run(ctx) }()
 	ended := false
@@ -119,6 +119,11 @@ func launchPlane(t *testing.T, replica string, options ...func(*controlplane.Opt
 	}
 	t.Cleanup(p.stop)
 	return p
+}
+
+// detached returns a context that does not end with the test, for what has to be ended in order.
+func detached(t testing.TB) (context.Context, context.CancelFunc) {
+	return context.WithCancel(context.WithoutCancel(t.Context()))
 }
 
 // portOf returns the port of host:port.

@@ -107,7 +107,7 @@ func TestNewLeaderTellsWhatIsHeld(t *testing.T) {
 // runCandidate has a replica take part in the election, without the rest of a control plane. epochs gets those of its terms.
 func runCandidate(t *testing.T, client kubernetes.Interface, ns, name string, epochs chan<- int64) (stop func()) {
 	t.Helper()
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	ctx, cancel := detached(t)
 	done := make(chan error, 1)
 	go func() {
 		done <- leader.Run(ctx, leader.Options{

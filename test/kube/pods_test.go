@@ -23,7 +23,7 @@ import (
 const configurationName = "sonde"
 
 // installWebhook creates the webhooks of the chart that inject, which call the control plane by its address.
-func installWebhook(t *testing.T, client kubernetes.Interface, p *plane) {
+func installWebhook(t testing.TB, client kubernetes.Interface, p *plane) {
 	t.Helper()
 	manifests, err := chart.Render(t.Context(), "--set=webhook.timeoutSeconds=20") // the machine may do much else
 	if err != nil {

@@ -16,6 +16,12 @@ import (
 // forward passes connections to an address on to the API server until the test ends, or stop is called, which breaks them.
 func forward(t *testing.T, address string) (stop func()) {
 	t.Helper()
+	return forwardTo(t, address, strings.TrimPrefix(cluster.Config.Host, "https://"), 0)
+}
+
+// forwardTo is forward to another host:port. It closes the first connections at once, as many as refused says.
+func forwardTo(t *testing.T, address, to string, refused int) (stop func()) {
+	t.Helper()
 	l, err := net.Listen("tcp", address)
 	if err != nil {
 		t.Fatal(err)
@@ -36,7 +42,7 @@ func forward(t *testing.T, address string) (stop func()) {
 			}
 			_ = in.Close()
 		}()
-		out, err := net.Dial("tcp", strings.TrimPrefix(cluster.Config.Host, "https://"))
+		out, err := net.Dial("tcp", to)
 		if err != nil {
 			return
 		}
@@ -54,6 +60,11 @@ func forward(t *testing.T, address string) (stop func()) {
 			in, err := l.Accept()
 			if err != nil {
 				return
+			}
+			if refused > 0 {
+				refused--
+				_ = in.Close()
+				continue
 			}
 			go pass(in)
 		}

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"crypto/ecdsa"
 	"crypto/rand"
@@ -111,6 +112,7 @@ func ownAddress(t testing.TB) string {
 type machine struct {
 	t       testing.TB
 	name    string // of the Dataplane
+	mesh    string // "" for default
 	process string
 	started time.Time
 	key     *ecdsa.PrivateKey
@@ -144,7 +146,9 @@ func newMachine(t *testing.T, p *plane, name, service string, n int, more string
 	return m
 }
 
-func (m *machine) id() mesh.ID { return mesh.MakeID("default", m.name) }
+func (m *machine) id() mesh.ID { return mesh.MakeID(m.meshName(), m.name) }
+
+func (m *machine) meshName() string { return cmp.Or(m.mesh, "default") }
 
 // tls is the configuration of a connection, with the certificate if there is one.
 func (m *machine) tls() *tls.Config {
@@ -180,7 +184,7 @@ func (m *machine) joinOver(ctx context.Context, conn *grpc.ClientConn) error {
 		return err
 	}
 	r, err := agentv1.NewAgentServiceClient(conn).Join(ctx, &agentv1.JoinRequest{
-		Mesh: "default", Name: m.name, Token: m.token, Csr: csr, ControlPlaneAddress: "127.0.0.1:5678", Instance: m.process,
+		Mesh: m.meshName(), Name: m.name, Token: m.token, Csr: csr, ControlPlaneAddress: "127.0.0.1:5678", Instance: m.process,
 	})
 	if err != nil {
 		return err
@@ -270,7 +274,7 @@ type session struct {
 // open opens a session with a replica, and answers pings.
 func (m *machine) open(p *plane, draining bool) *session {
 	m.t.Helper()
-	ctx, cancel := context.WithCancel(context.WithoutCancel(m.t.Context()))
+	ctx, cancel := detached(m.t)
 	m.t.Cleanup(cancel)
 	stream, err := agentv1.NewAgentServiceClient(m.dial(p)).Session(ctx)
 	if err != nil {
@@ -345,8 +349,9 @@ func (s *session) endsWith(code codes.Code) {
 
 // envoy is the simulated Envoy of a machine, with a stream to a replica.
 type envoy struct {
-	t   testing.TB
-	end func()
+	t     testing.TB
+	end   func()
+	ended chan struct{} // closed with its stream
 
 	mu  sync.Mutex
 	sim *envoysim.Envoy
@@ -355,30 +360,35 @@ type envoy struct {
 
 func (m *machine) connect(p *plane) *envoy {
 	m.t.Helper()
-	e := &envoy{t: m.t, sim: envoysim.New(envoysim.Options{Node: m.id(), Protocol: envoysim.Delta, DrainTime: time.Minute})}
+	return m.connectRefusing(p, envoysim.Refusals{})
+}
+
+// connectRefusing is connect for an Envoy that refuses something.
+func (m *machine) connectRefusing(p *plane, refusals envoysim.Refusals) *envoy {
+	m.t.Helper()
+	e := &envoy{t: m.t, ended: make(chan struct{}), sim: envoysim.New(envoysim.Options{Node: m.id(), Protocol: envoysim.Delta, DrainTime: time.Minute})}
 	conn := m.dial(p)
-	ctx, cancel := context.WithCancel(context.WithoutCancel(m.t.Context()))
+	ctx, cancel := detached(m.t)
 	wire, err := envoysim.OpenWire(ctx, envoysim.Delta, conn)
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	ended := make(chan struct{})
 	e.end = sync.OnceFunc(func() {
 		cancel()
 		_ = conn.Close()
-		<-ended
+		<-e.ended
 	})
 	m.t.Cleanup(e.end)
 	e.sim.Connect(func(r *envoysim.Request) { _ = wire.Send(r) }) // the reader learns why the stream has ended
 	go func() {
-		defer close(ended)
+		defer close(e.ended)
 		for {
 			r, err := wire.Recv()
 			if err != nil {
 				return
 			}
 			e.mu.Lock()
-			e.sim.Take(r, envoysim.Refusals{})
+			e.sim.Take(r, refusals)
 			e.sim.Settle()
 			if now := e.addressesOf("web"); len(e.web) == 0 && now != "" || len(e.web) > 0 && now != e.web[len(e.web)-1] {
 				e.web = append(e.web, now)
@@ -387,6 +397,19 @@ func (m *machine) connect(p *plane) *envoy {
 		}
 	}()
 	return e
+}
+
+// ends waits until the control plane has ended the stream.
+func (e *envoy) ends() {
+	e.t.Helper()
+	poll(e.t, "the end of the stream", func(context.Context) error {
+		select {
+		case <-e.ended:
+			return nil
+		default:
+			return errors.New("it is open")
+		}
+	})
 }
 
 // addressesOf returns the endpoints of a service that Envoy has. mu is held.

@@ -68,7 +68,7 @@ func TestRetryPolicy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	installAccount(t, client, manifests)
+	installAccounts(t, client, manifests)
 	installPolicy(t, manifests)
 	const template = `"template": {"metadata": {"labels": {"a": "b"}}, "spec": {"restartPolicy": %q, "containers": [{"name": "one", "image": "a"}, {"name": "two", "image": "b"}]}}`
 	apps := func(more string) string {

@@ -46,7 +46,7 @@ func bundle(ctx context.Context, client kubernetes.Interface) ([]byte, error) {
 type clients struct {
 	*testing.T
 	kubernetes.Interface
-	pods, handshakes atomic.Int64
+	pods, handshakes, calls atomic.Int64
 }
 
 // inject returns the CA that a new pod gets.
@@ -70,7 +70,7 @@ func (c *clients) gets(want []byte) {
 }
 
 // start calls the webhook of a plane until ctx ends: as the API server does, which keeps its connections, and with new connections, as
-// another API server would.
+// another API server would. It connects as sondectl does, too.
 func (c *clients) start(ctx context.Context, running *sync.WaitGroup, p *plane) {
 	repeat := func(what string, count *atomic.Int64, call func() error) {
 		for ctx.Err() == nil {
@@ -95,6 +95,15 @@ func (c *clients) start(ctx context.Context, running *sync.WaitGroup, p *plane) 
 			return shows(ctx, p.webhook, cas)
 		})
 	})
+	running.Go(func() {
+		repeat("a client with the published CAs does not accept the control plane", &c.calls, func() error {
+			cas, err := published(ctx, c)
+			if err != nil {
+				return err
+			}
+			return shows(ctx, p.admin, []byte(cas))
+		})
+	})
 }
 
 // connect checks whether clients with these CAs connect to each replica.
@@ -110,7 +119,7 @@ func (c *clients) connect(cas []byte, want bool, planes ...*plane) {
 }
 
 // The serving CA is rotated by two replicas, while pods are made: the API server calls the webhook in each step, and what the Secret for
-// operators has is good in each.
+// operators has is good in each. A sondectl that watches goes on.
 func TestServingCARotation(t *testing.T) {
 	deleteMeshes(t)
 	c := &clients{T: t, Interface: newClient(t)}
@@ -123,6 +132,10 @@ func TestServingCARotation(t *testing.T) {
 		_, err := c.inject(ctx)
 		return err
 	})
+	installSondectl(t, c)
+	startKubelet(t, c).run(t, systemNamespace, "sonde-cp-a", "sonde", a)
+	watched, problems := newPerson(t, c, "rotates", systemNamespace).watches("get", "meshes", "-o", "name")
+	says(t, "the first list of sondectl", watched, "mesh/default\n")
 	old := secret(t, c, "sonde-serving-ca.crt")
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
@@ -172,5 +185,14 @@ func TestServingCARotation(t *testing.T) {
 		}
 		return err
 	})
-	t.Logf("%d pods and %d handshakes", c.pods.Load(), c.handshakes.Load())
+	poll(t, "the new CA alone in the ConfigMap", func(ctx context.Context) error {
+		cas, err := published(ctx, c)
+		if err == nil && cas != string(after) {
+			err = errors.New("it has others")
+		}
+		return err
+	})
+	apply(t, "", "meshes", `{apiVersion: sonde.dev/v1alpha1, kind: Mesh, metadata: {name: green}}`)
+	says(t, "what sondectl --watch has of the control plane with the new CA", watched, "mesh/green\n")
+	t.Logf("%d pods, %d handshakes, and %d with the published CAs; stderr of sondectl: %q", c.pods.Load(), c.handshakes.Load(), c.calls.Load(), problems.String())
 }

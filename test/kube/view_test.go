@@ -30,12 +30,12 @@ func follow(t *testing.T) (*controller.Controller, *meshview.Builder) {
 	t.Helper()
 	b := meshview.NewBuilder(meshview.Options{Sources: controller.Sources(), ExplicitMeshes: true})
 	c, err := controller.New(controller.Options{
-		Config: cluster.Config, Namespace: systemNamespace, Replica: t.Name(), Secrets: secrets.New(newClient(t).CoreV1().Secrets(systemNamespace)), Builder: b, Webhooks: ".inject.sonde.dev", Peers: func(map[string]string) {}, Liveness: func() map[watch.Key]restarts.Liveness { return nil }, TellRestarts: func(watch.Key) {}, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		Config: cluster.Config, Namespace: systemNamespace, Replica: t.Name(), Secrets: secrets.New(newClient(t).CoreV1().Secrets(systemNamespace)), Builder: b, Webhooks: ".inject.sonde.dev", Peers: func(map[string]string) {}, Liveness: func() map[watch.Key]restarts.Liveness { return nil }, TellRestarts: func(watch.Key) {}, ServingCA: func() []byte { return []byte("of this test") }, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	ctx, cancel := detached(t)
 	done := make(chan error, 2)
 	go func() { done <- c.Run(ctx) }()
 	go func() { done <- b.Run(ctx, func(meshview.Change) {}) }()

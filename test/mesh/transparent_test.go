@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/sonde-mesh/sonde/dpagent/redirect/redirecttest"
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
@@ -28,22 +29,19 @@ func listeners(ctx context.Context, p *harness.Proxy) ([]string, error) {
 	return names, nil
 }
 
-// hasIPv6 says whether this machine has IPv6.
-func hasIPv6(t *testing.T) bool {
+// needIPv6 ends a test on a machine without IPv6.
+func needIPv6(t *testing.T) {
 	t.Helper()
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp6", "[::]:0")
 	if err != nil {
-		return false
+		redirecttest.NotHere(t, "this machine has no IPv6: "+err.Error())
 	}
 	must(t, l.Close())
-	return true
 }
 
 // TestTransparentProxying sends connections to the capture listeners of a real Envoy. The kernel redirects nothing here.
 func TestTransparentProxying(t *testing.T) {
-	if !hasIPv6(t) {
-		t.Skip("this machine has no IPv6, and its Envoy refuses the listeners for it")
-	}
+	needIPv6(t) // its Envoy would refuse the listeners for it
 	for _, mode := range []string{"", strict, permissive} {
 		t.Run("mode "+mode, func(t *testing.T) {
 			t.Parallel()

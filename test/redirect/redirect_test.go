@@ -27,11 +27,11 @@ const (
 
 var application = redirecttest.Caller{User: 1000}
 
-// install has the arguments of the init container in testdata/inject/seed.
+// install has the arguments of the init container in testdata/inject/seed, and of one in the per-port mode.
 var install = []string{
 	"install", "transparent-proxy", "--redirect-outbound-port", "15001", "--redirect-inbound=true", "--redirect-inbound-port", "15006",
 	"--kuma-dp-uid", "5678", "--exclude-inbound-ports", "9000,9800", "--exclude-outbound-ports", "", "--verbose", "--ip-family-mode", "dualstack",
-	"--redirect-tcp-probes", "9001:8080",
+	"--metrics-port", "5670", "--redirect-tcp-probes", "9001:8080",
 }
 
 // pair is the pod, with its mesh, and the host.
@@ -62,7 +62,7 @@ func newPair(t *testing.T, programs harness.Programs, own *redirecttest.Namespac
 	})
 	must(t, w.sondeDP(t, install...))
 	m := harness.New(t, harness.Options{Programs: programs, MeshYAML: harness.MeshYAML(mode)})
-	p, err := m.Prepare(harness.ProxyOptions{Name: "web-1", Service: "web"})
+	p, err := m.Prepare(harness.ProxyOptions{Name: "web-1", Service: "web", AgentArgs: []string{"--metrics-addr=:5670"}})
 	must(t, err)
 	w.machine, w.proxy, p.AppAddress = m, p, "[::]:8080"
 	// One endpoint each: Envoy must not be able to go to the one of the other family.
@@ -170,15 +170,17 @@ func tryInPod(t *testing.T, programs harness.Programs, mode, plain string) {
 		"loopback": "web-1", "capture on loopback": "nobody", "the host": "the host", "a capture of the host": "nobody",
 	})
 	w.probe(t)
+	w.scrape(t)
 	w.noLoop(t)
 	w.keepsToAnEndpoint(t)
 	w.staysOnItsNode(t)
 	w.nothingOutside(t, mode)
-	must(t, w.sondeDP(t, "check", "transparent-proxy", "--exclude-inbound-ports=9000,9800", "--redirect-tcp-probes=9001:8080"))
+	must(t, w.sondeDP(t, "check", "transparent-proxy", "--exclude-inbound-ports=9000,9800", "--metrics-port=5670", "--redirect-tcp-probes=9001:8080"))
 	must(t, w.sondeDP(t, "uninstall", "transparent-proxy"))
 	w.try(t, "the host, without redirection,", w.host, map[string]string{
 		"the pod's application": "web-1", "an excluded port": "excluded", "the pod's readiness": "nobody",
 	})
+	w.scrape(t)
 	if err := w.sondeDP(t, "check", "transparent-proxy"); err == nil || !strings.Contains(err.Error(), "there is no table inet sonde") {
 		t.Errorf("check without rules: %v", err)
 	}
@@ -219,6 +221,23 @@ func (w *pair) probe(t *testing.T) {
 			continue
 		}
 		must(t, conn.Close())
+	}
+}
+
+// scrape has a Prometheus without a sidecar ask for the metrics of the pod, whatever the mode of the mesh, at both of its addresses.
+func (w *pair) scrape(t *testing.T) {
+	t.Helper()
+	for _, at := range []string{pod4 + ":5670", "[" + pod6 + "]:5670"} {
+		client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
+			DisableKeepAlives: true,
+			DialContext: func(context.Context, string, string) (net.Conn, error) {
+				return w.host.Dial(application, netip.MustParseAddrPort(at))
+			},
+		}}
+		page, err := harness.Get(t.Context(), &client, "http://"+at+"/metrics")
+		if err != nil || !strings.Contains(page, "\nenvoy_server_live") || !strings.Contains(page, "\nsonde_dpagent_session_connected 1\n") {
+			t.Errorf("the metrics at %s: %v\n%s", at, err, page)
+		}
 	}
 }
 

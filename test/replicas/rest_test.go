@@ -120,7 +120,7 @@ func (s *simulation) waits(ctx context.Context) []any {
 // versions returns those of all that a replica serves a proxy.
 func (s *simulation) versions(replica string, a *agent) map[resource.Name]string {
 	t := s.replicas[replica].Pipeline.Translator
-	t.Attach(a.id())
+	t.Attach(a.id(), resource.Metadata{})
 	defer t.Detach(a.id())
 	desired, _ := t.Resources(a.id())
 	all := map[resource.Name]string{}

@@ -141,6 +141,7 @@ func (a *apiServer) create(resource string, body []byte) ([]byte, error) {
 	k := kinds[resource]
 	o.SetAPIVersion(k.apiVersion)
 	o.SetKind(k.name)
+	o.SetCreationTimestamp(metav1.NewTime(time.Now().Truncate(time.Second)))
 	return a.store(resource, o), nil
 }
 

@@ -74,7 +74,9 @@ func (s *simulation) wroteGrant(change string, object []byte) {
 		}
 		s.granted[o.Name] = g
 		s.Note("grant %s is made, epoch %d", o.Name, g.epoch)
-		s.checkHelps(g)
+		if !g.late { // the leader takes it back
+			s.checkHelps(g)
+		}
 	case restartbudget.Outcome(o.Status.Outcome) == restartbudget.Refunded && g.refunded.IsZero():
 		s.giveBack(g)
 		g.refunded = time.Now()

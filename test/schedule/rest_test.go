@@ -194,7 +194,7 @@ func (s *simulation) fresh() *generator.Translator {
 		}
 	}
 	for _, node := range s.nodes() {
-		t.Attach(node) // its resources are made once, and used by all comparisons
+		t.Attach(node, resource.Metadata{}) // its resources are made once, and used by all comparisons
 	}
 	return t
 }

@@ -3,8 +3,6 @@
 package watchdog
 
 import (
-	"context"
-	"fmt"
 	"os"
 	"testing"
 
@@ -17,19 +15,5 @@ var cluster *kube.Cluster
 
 func TestMain(m *testing.M) {
 	slowtest.SkipAll(m, "a real API server")
-	os.Exit(run(m))
-}
-
-func run(m *testing.M) int {
-	var err error
-	if cluster, err = kube.Start(context.Background()); err != nil {
-		fmt.Fprintln(os.Stderr, "start an API server:", err)
-		return 1
-	}
-	code := m.Run()
-	if err := cluster.Close(); err != nil {
-		fmt.Fprintln(os.Stderr, "end the API server:", err)
-		return 1
-	}
-	return code
+	os.Exit(kube.Run(m, &cluster))
 }

@@ -25,6 +25,8 @@ type Options struct {
 	Star bool
 	// DrainTime is how long a listener that is replaced or removed serves its open connections. It keeps its routes so long.
 	DrainTime time.Duration
+	// Records has the metadata of the node say that an agent takes records of plain text.
+	Records bool
 }
 
 // Envoy is what one Envoy has, which outlives its streams. It is not safe for concurrent use.

@@ -9,6 +9,7 @@ import (
 	statuspb "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
@@ -30,6 +31,8 @@ type Request struct {
 	Type resource.Type
 	// Node is not sent if empty.
 	Node string
+	// Records is sent with the Node, see Options.
+	Records bool
 	// Add and Remove change the subscriptions of delta.
 	Add, Remove []string
 	// Names are the whole subscription in the state of the world.
@@ -70,7 +73,11 @@ func (r *Request) node() *corev3.Node {
 	if r.Node == "" {
 		return nil
 	}
-	return &corev3.Node{Id: r.Node}
+	node := &corev3.Node{Id: r.Node}
+	if r.Records {
+		node.Metadata = &structpb.Struct{Fields: map[string]*structpb.Value{resource.NodeRecords: structpb.NewStringValue("true")}}
+	}
+	return node
 }
 
 // Response is a response in either protocol.

@@ -91,7 +91,7 @@ func (e *Envoy) ask(t resource.Type, add, remove []string, first bool) {
 // request completes a request, and sends it.
 func (e *Envoy) request(r *Request) {
 	if !e.introduced {
-		r.Node, e.introduced = e.Node, true
+		r.Node, r.Records, e.introduced = e.Node, e.Records, true
 	}
 	if e.Protocol == SotW {
 		r.Version = e.versions[r.Type]

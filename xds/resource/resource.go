@@ -74,6 +74,16 @@ type Resource struct {
 // as a Go duration: Envoy's own requests do not say what its --drain-time-s is.
 const NodeDrainTime = "sonde.dev/drain-time"
 
+// NodeRecords is the key in the metadata of a node that says whether its agent reads what Envoy records of plain text: true or false. Without
+// it nothing is recorded.
+const NodeRecords = "sonde.dev/plaintext-records"
+
+// Metadata is what the metadata of a node says of what its Envoy should have.
+type Metadata struct {
+	// Records is what NodeRecords says.
+	Records bool
+}
+
 // WithPeers returns a copy of a Cluster that says which identities it accepts, sorted.
 func (r *Resource) WithPeers(peers []string) *Resource {
 	with := *r
@@ -96,7 +106,11 @@ func (n Name) compare(m Name) int {
 
 // Desired holds the resources that a proxy should have. Shared is the same pointer for all proxies that see the same
 // services, Node for those of them on one node; no name is in two sets. The zero value means that the proxy is not known.
-type Desired struct{ Shared, Node, Own *Set }
+type Desired struct {
+	Shared, Node, Own *Set
+	// For is what the Envoy has said for which Own was made.
+	For Metadata
+}
 
 // Known reports whether the proxy is known, even if it should have no resources.
 func (d Desired) Known() bool { return d.Shared != nil || d.Own != nil }

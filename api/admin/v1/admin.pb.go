@@ -4,7 +4,8 @@
 // 	protoc        (unknown)
 // source: admin/v1/admin.proto
 
-// sondectl speaks this to the control plane, on port 5681. Each call carries the metadata "authorization: Bearer TOKEN".
+// sondectl speaks this to the control plane, on port 5681. Each call carries the metadata "authorization: Bearer TOKEN", with the admin token, or on
+// Kubernetes with one of a service account for audience sonde-admin, which has the right that the method needs (rights.go).
 
 package adminv1
 
@@ -24,6 +25,61 @@ const (
 	// Verify that runtime/protoimpl is sufficiently up-to-date.
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
+
+type StrictPort_Kind int32
+
+const (
+	StrictPort_KIND_UNSPECIFIED StrictPort_Kind = 0
+	// It is not encrypted.
+	StrictPort_PLAINTEXT StrictPort_Kind = 1
+	// It is the application's own TLS.
+	StrictPort_APPLICATION_TLS StrictPort_Kind = 2
+	// The port has no inbound.
+	StrictPort_NO_INBOUND StrictPort_Kind = 3
+)
+
+// Enum value maps for StrictPort_Kind.
+var (
+	StrictPort_Kind_name = map[int32]string{
+		0: "KIND_UNSPECIFIED",
+		1: "PLAINTEXT",
+		2: "APPLICATION_TLS",
+		3: "NO_INBOUND",
+	}
+	StrictPort_Kind_value = map[string]int32{
+		"KIND_UNSPECIFIED": 0,
+		"PLAINTEXT":        1,
+		"APPLICATION_TLS":  2,
+		"NO_INBOUND":       3,
+	}
+)
+
+func (x StrictPort_Kind) Enum() *StrictPort_Kind {
+	p := new(StrictPort_Kind)
+	*p = x
+	return p
+}
+
+func (x StrictPort_Kind) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (StrictPort_Kind) Descriptor() protoreflect.EnumDescriptor {
+	return file_admin_v1_admin_proto_enumTypes[0].Descriptor()
+}
+
+func (StrictPort_Kind) Type() protoreflect.EnumType {
+	return &file_admin_v1_admin_proto_enumTypes[0]
+}
+
+func (x StrictPort_Kind) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use StrictPort_Kind.Descriptor instead.
+func (StrictPort_Kind) EnumDescriptor() ([]byte, []int) {
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{3, 0}
+}
 
 type Endpoint_Health int32
 
@@ -62,11 +118,11 @@ func (x Endpoint_Health) String() string {
 }
 
 func (Endpoint_Health) Descriptor() protoreflect.EnumDescriptor {
-	return file_admin_v1_admin_proto_enumTypes[0].Descriptor()
+	return file_admin_v1_admin_proto_enumTypes[1].Descriptor()
 }
 
 func (Endpoint_Health) Type() protoreflect.EnumType {
-	return &file_admin_v1_admin_proto_enumTypes[0]
+	return &file_admin_v1_admin_proto_enumTypes[1]
 }
 
 func (x Endpoint_Health) Number() protoreflect.EnumNumber {
@@ -75,7 +131,7 @@ func (x Endpoint_Health) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Endpoint_Health.Descriptor instead.
 func (Endpoint_Health) EnumDescriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{19, 0}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{26, 0}
 }
 
 type AgentState_Phase int32
@@ -129,11 +185,11 @@ func (x AgentState_Phase) String() string {
 }
 
 func (AgentState_Phase) Descriptor() protoreflect.EnumDescriptor {
-	return file_admin_v1_admin_proto_enumTypes[1].Descriptor()
+	return file_admin_v1_admin_proto_enumTypes[2].Descriptor()
 }
 
 func (AgentState_Phase) Type() protoreflect.EnumType {
-	return &file_admin_v1_admin_proto_enumTypes[1]
+	return &file_admin_v1_admin_proto_enumTypes[2]
 }
 
 func (x AgentState_Phase) Number() protoreflect.EnumNumber {
@@ -142,7 +198,7 @@ func (x AgentState_Phase) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use AgentState_Phase.Descriptor instead.
 func (AgentState_Phase) EnumDescriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{23, 0}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{30, 0}
 }
 
 type Rotation_Step int32
@@ -188,11 +244,11 @@ func (x Rotation_Step) String() string {
 }
 
 func (Rotation_Step) Descriptor() protoreflect.EnumDescriptor {
-	return file_admin_v1_admin_proto_enumTypes[2].Descriptor()
+	return file_admin_v1_admin_proto_enumTypes[3].Descriptor()
 }
 
 func (Rotation_Step) Type() protoreflect.EnumType {
-	return &file_admin_v1_admin_proto_enumTypes[2]
+	return &file_admin_v1_admin_proto_enumTypes[3]
 }
 
 func (x Rotation_Step) Number() protoreflect.EnumNumber {
@@ -201,7 +257,7 @@ func (x Rotation_Step) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Rotation_Step.Descriptor instead.
 func (Rotation_Step) EnumDescriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{38, 0}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{45, 0}
 }
 
 type HealthCheck_Status int32
@@ -242,11 +298,11 @@ func (x HealthCheck_Status) String() string {
 }
 
 func (HealthCheck_Status) Descriptor() protoreflect.EnumDescriptor {
-	return file_admin_v1_admin_proto_enumTypes[3].Descriptor()
+	return file_admin_v1_admin_proto_enumTypes[4].Descriptor()
 }
 
 func (HealthCheck_Status) Type() protoreflect.EnumType {
-	return &file_admin_v1_admin_proto_enumTypes[3]
+	return &file_admin_v1_admin_proto_enumTypes[4]
 }
 
 func (x HealthCheck_Status) Number() protoreflect.EnumNumber {
@@ -255,7 +311,7 @@ func (x HealthCheck_Status) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use HealthCheck_Status.Descriptor instead.
 func (HealthCheck_Status) EnumDescriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{43, 0}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{50, 0}
 }
 
 type Restart_State int32
@@ -301,11 +357,11 @@ func (x Restart_State) String() string {
 }
 
 func (Restart_State) Descriptor() protoreflect.EnumDescriptor {
-	return file_admin_v1_admin_proto_enumTypes[4].Descriptor()
+	return file_admin_v1_admin_proto_enumTypes[5].Descriptor()
 }
 
 func (Restart_State) Type() protoreflect.EnumType {
-	return &file_admin_v1_admin_proto_enumTypes[4]
+	return &file_admin_v1_admin_proto_enumTypes[5]
 }
 
 func (x Restart_State) Number() protoreflect.EnumNumber {
@@ -314,7 +370,7 @@ func (x Restart_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Restart_State.Descriptor instead.
 func (Restart_State) EnumDescriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{48, 0}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{55, 0}
 }
 
 type GuardedContainer_Check int32
@@ -354,11 +410,11 @@ func (x GuardedContainer_Check) String() string {
 }
 
 func (GuardedContainer_Check) Descriptor() protoreflect.EnumDescriptor {
-	return file_admin_v1_admin_proto_enumTypes[5].Descriptor()
+	return file_admin_v1_admin_proto_enumTypes[6].Descriptor()
 }
 
 func (GuardedContainer_Check) Type() protoreflect.EnumType {
-	return &file_admin_v1_admin_proto_enumTypes[5]
+	return &file_admin_v1_admin_proto_enumTypes[6]
 }
 
 func (x GuardedContainer_Check) Number() protoreflect.EnumNumber {
@@ -367,7 +423,552 @@ func (x GuardedContainer_Check) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use GuardedContainer_Check.Descriptor instead.
 func (GuardedContainer_Check) EnumDescriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{52, 0}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{59, 0}
+}
+
+type CheckStrictRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Empty: all meshes.
+	Mesh          string `protobuf:"bytes,1,opt,name=mesh,proto3" json:"mesh,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckStrictRequest) Reset() {
+	*x = CheckStrictRequest{}
+	mi := &file_admin_v1_admin_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckStrictRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckStrictRequest) ProtoMessage() {}
+
+func (x *CheckStrictRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_v1_admin_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckStrictRequest.ProtoReflect.Descriptor instead.
+func (*CheckStrictRequest) Descriptor() ([]byte, []int) {
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *CheckStrictRequest) GetMesh() string {
+	if x != nil {
+		return x.Mesh
+	}
+	return ""
+}
+
+type CheckStrictResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Sorted by name.
+	Meshes []*StrictMesh `protobuf:"bytes,1,rep,name=meshes,proto3" json:"meshes,omitempty"`
+	// Replicas of the control plane that are not heard: what agents with them have counted since is not in the answer. Sorted.
+	MissingReplicas []string `protobuf:"bytes,2,rep,name=missing_replicas,json=missingReplicas,proto3" json:"missing_replicas,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *CheckStrictResponse) Reset() {
+	*x = CheckStrictResponse{}
+	mi := &file_admin_v1_admin_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckStrictResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckStrictResponse) ProtoMessage() {}
+
+func (x *CheckStrictResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_v1_admin_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckStrictResponse.ProtoReflect.Descriptor instead.
+func (*CheckStrictResponse) Descriptor() ([]byte, []int) {
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *CheckStrictResponse) GetMeshes() []*StrictMesh {
+	if x != nil {
+		return x.Meshes
+	}
+	return nil
+}
+
+func (x *CheckStrictResponse) GetMissingReplicas() []string {
+	if x != nil {
+		return x.MissingReplicas
+	}
+	return nil
+}
+
+// StrictMesh is what speaks against mode STRICT in a mesh.
+type StrictMesh struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Mesh  string                 `protobuf:"bytes,1,opt,name=mesh,proto3" json:"mesh,omitempty"`
+	// PERMISSIVE or STRICT; empty without mTLS.
+	Mode string `protobuf:"bytes,2,opt,name=mode,proto3" json:"mode,omitempty"`
+	// Since when the replica that answers keeps what pods have counted that are gone. It keeps that in memory alone, for a day.
+	Since *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"`
+	// Proxies of the mesh, and how many of them tell what they get.
+	Proxies uint32 `protobuf:"varint,4,opt,name=proxies,proto3" json:"proxies,omitempty"`
+	Telling uint32 `protobuf:"varint,5,opt,name=telling,proto3" json:"telling,omitempty"`
+	// What STRICT would refuse, by workload and port: what was seen last comes first. At most 1000.
+	Ports        []*StrictPort `protobuf:"bytes,6,rep,name=ports,proto3" json:"ports,omitempty"`
+	PortsLeftOut uint32        `protobuf:"varint,7,opt,name=ports_left_out,json=portsLeftOut,proto3" json:"ports_left_out,omitempty"`
+	// Proxies that do not tell. At most 1000.
+	Gaps          []*StrictGap `protobuf:"bytes,8,rep,name=gaps,proto3" json:"gaps,omitempty"`
+	GapsLeftOut   uint32       `protobuf:"varint,9,opt,name=gaps_left_out,json=gapsLeftOut,proto3" json:"gaps_left_out,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StrictMesh) Reset() {
+	*x = StrictMesh{}
+	mi := &file_admin_v1_admin_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StrictMesh) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StrictMesh) ProtoMessage() {}
+
+func (x *StrictMesh) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_v1_admin_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StrictMesh.ProtoReflect.Descriptor instead.
+func (*StrictMesh) Descriptor() ([]byte, []int) {
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *StrictMesh) GetMesh() string {
+	if x != nil {
+		return x.Mesh
+	}
+	return ""
+}
+
+func (x *StrictMesh) GetMode() string {
+	if x != nil {
+		return x.Mode
+	}
+	return ""
+}
+
+func (x *StrictMesh) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *StrictMesh) GetProxies() uint32 {
+	if x != nil {
+		return x.Proxies
+	}
+	return 0
+}
+
+func (x *StrictMesh) GetTelling() uint32 {
+	if x != nil {
+		return x.Telling
+	}
+	return 0
+}
+
+func (x *StrictMesh) GetPorts() []*StrictPort {
+	if x != nil {
+		return x.Ports
+	}
+	return nil
+}
+
+func (x *StrictMesh) GetPortsLeftOut() uint32 {
+	if x != nil {
+		return x.PortsLeftOut
+	}
+	return 0
+}
+
+func (x *StrictMesh) GetGaps() []*StrictGap {
+	if x != nil {
+		return x.Gaps
+	}
+	return nil
+}
+
+func (x *StrictMesh) GetGapsLeftOut() uint32 {
+	if x != nil {
+		return x.GapsLeftOut
+	}
+	return 0
+}
+
+// StrictPort is what has come to a port of a workload, for one reason to refuse it.
+type StrictPort struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Workload string                 `protobuf:"bytes,1,opt,name=workload,proto3" json:"workload,omitempty"`
+	// Services of which the port is an endpoint now, and Dataplanes that have got it and are still there. Sorted; at most 20 of each.
+	Services   []string `protobuf:"bytes,2,rep,name=services,proto3" json:"services,omitempty"`
+	Dataplanes []string `protobuf:"bytes,3,rep,name=dataplanes,proto3" json:"dataplanes,omitempty"`
+	// 0: ports beyond those that an agent tells apart.
+	Port uint32          `protobuf:"varint,4,opt,name=port,proto3" json:"port,omitempty"`
+	Kind StrictPort_Kind `protobuf:"varint,5,opt,name=kind,proto3,enum=sonde.admin.v1.StrictPort_Kind" json:"kind,omitempty"`
+	// Requests were counted, else connections.
+	Requests bool `protobuf:"varint,6,opt,name=requests,proto3" json:"requests,omitempty"`
+	// Those with the most first.
+	Sources []*StrictSource `protobuf:"bytes,7,rep,name=sources,proto3" json:"sources,omitempty"`
+	// Of other sources, and of those that are not known.
+	Others *StrictTally `protobuf:"bytes,8,opt,name=others,proto3" json:"others,omitempty"`
+	// Requests with the user agent of a kubelet's probes, which are in no other tally.
+	Probes        *StrictTally `protobuf:"bytes,9,opt,name=probes,proto3" json:"probes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StrictPort) Reset() {
+	*x = StrictPort{}
+	mi := &file_admin_v1_admin_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StrictPort) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StrictPort) ProtoMessage() {}
+
+func (x *StrictPort) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_v1_admin_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StrictPort.ProtoReflect.Descriptor instead.
+func (*StrictPort) Descriptor() ([]byte, []int) {
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *StrictPort) GetWorkload() string {
+	if x != nil {
+		return x.Workload
+	}
+	return ""
+}
+
+func (x *StrictPort) GetServices() []string {
+	if x != nil {
+		return x.Services
+	}
+	return nil
+}
+
+func (x *StrictPort) GetDataplanes() []string {
+	if x != nil {
+		return x.Dataplanes
+	}
+	return nil
+}
+
+func (x *StrictPort) GetPort() uint32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
+func (x *StrictPort) GetKind() StrictPort_Kind {
+	if x != nil {
+		return x.Kind
+	}
+	return StrictPort_KIND_UNSPECIFIED
+}
+
+func (x *StrictPort) GetRequests() bool {
+	if x != nil {
+		return x.Requests
+	}
+	return false
+}
+
+func (x *StrictPort) GetSources() []*StrictSource {
+	if x != nil {
+		return x.Sources
+	}
+	return nil
+}
+
+func (x *StrictPort) GetOthers() *StrictTally {
+	if x != nil {
+		return x.Others
+	}
+	return nil
+}
+
+func (x *StrictPort) GetProbes() *StrictTally {
+	if x != nil {
+		return x.Probes
+	}
+	return nil
+}
+
+type StrictSource struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Address string                 `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
+	Tally   *StrictTally           `protobuf:"bytes,2,opt,name=tally,proto3" json:"tally,omitempty"`
+	// Whose address it is now: a proxy of a mesh, with its workload, or a pod without a sidecar, NAMESPACE/NAME, or a node. All empty: none that is
+	// known, or one that was not there then.
+	Mesh          string `protobuf:"bytes,3,opt,name=mesh,proto3" json:"mesh,omitempty"`
+	Dataplane     string `protobuf:"bytes,4,opt,name=dataplane,proto3" json:"dataplane,omitempty"`
+	Workload      string `protobuf:"bytes,5,opt,name=workload,proto3" json:"workload,omitempty"`
+	Pod           string `protobuf:"bytes,6,opt,name=pod,proto3" json:"pod,omitempty"`
+	Node          string `protobuf:"bytes,7,opt,name=node,proto3" json:"node,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StrictSource) Reset() {
+	*x = StrictSource{}
+	mi := &file_admin_v1_admin_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StrictSource) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StrictSource) ProtoMessage() {}
+
+func (x *StrictSource) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_v1_admin_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StrictSource.ProtoReflect.Descriptor instead.
+func (*StrictSource) Descriptor() ([]byte, []int) {
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *StrictSource) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *StrictSource) GetTally() *StrictTally {
+	if x != nil {
+		return x.Tally
+	}
+	return nil
+}
+
+func (x *StrictSource) GetMesh() string {
+	if x != nil {
+		return x.Mesh
+	}
+	return ""
+}
+
+func (x *StrictSource) GetDataplane() string {
+	if x != nil {
+		return x.Dataplane
+	}
+	return ""
+}
+
+func (x *StrictSource) GetWorkload() string {
+	if x != nil {
+		return x.Workload
+	}
+	return ""
+}
+
+func (x *StrictSource) GetPod() string {
+	if x != nil {
+		return x.Pod
+	}
+	return ""
+}
+
+func (x *StrictSource) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+type StrictTally struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Count uint64                 `protobuf:"varint,1,opt,name=count,proto3" json:"count,omitempty"`
+	// How many went on for at least 30 s, when it was said last; connections of them are not in the count.
+	Open          uint32                 `protobuf:"varint,2,opt,name=open,proto3" json:"open,omitempty"`
+	First         *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=first,proto3" json:"first,omitempty"`
+	Last          *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=last,proto3" json:"last,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StrictTally) Reset() {
+	*x = StrictTally{}
+	mi := &file_admin_v1_admin_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StrictTally) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StrictTally) ProtoMessage() {}
+
+func (x *StrictTally) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_v1_admin_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StrictTally.ProtoReflect.Descriptor instead.
+func (*StrictTally) Descriptor() ([]byte, []int) {
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *StrictTally) GetCount() uint64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *StrictTally) GetOpen() uint32 {
+	if x != nil {
+		return x.Open
+	}
+	return 0
+}
+
+func (x *StrictTally) GetFirst() *timestamppb.Timestamp {
+	if x != nil {
+		return x.First
+	}
+	return nil
+}
+
+func (x *StrictTally) GetLast() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Last
+	}
+	return nil
+}
+
+// StrictGap is a proxy that does not tell what it gets.
+type StrictGap struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Dataplane string                 `protobuf:"bytes,1,opt,name=dataplane,proto3" json:"dataplane,omitempty"`
+	// Human-readable.
+	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StrictGap) Reset() {
+	*x = StrictGap{}
+	mi := &file_admin_v1_admin_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StrictGap) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StrictGap) ProtoMessage() {}
+
+func (x *StrictGap) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_v1_admin_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StrictGap.ProtoReflect.Descriptor instead.
+func (*StrictGap) Descriptor() ([]byte, []int) {
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *StrictGap) GetDataplane() string {
+	if x != nil {
+		return x.Dataplane
+	}
+	return ""
+}
+
+func (x *StrictGap) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
 }
 
 // Filter narrows a list. Empty fields narrow nothing.
@@ -381,7 +982,7 @@ type Filter struct {
 
 func (x *Filter) Reset() {
 	*x = Filter{}
-	mi := &file_admin_v1_admin_proto_msgTypes[0]
+	mi := &file_admin_v1_admin_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -393,7 +994,7 @@ func (x *Filter) String() string {
 func (*Filter) ProtoMessage() {}
 
 func (x *Filter) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[0]
+	mi := &file_admin_v1_admin_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -406,7 +1007,7 @@ func (x *Filter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Filter.ProtoReflect.Descriptor instead.
 func (*Filter) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{0}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Filter) GetMesh() string {
@@ -440,7 +1041,7 @@ type Tail struct {
 
 func (x *Tail) Reset() {
 	*x = Tail{}
-	mi := &file_admin_v1_admin_proto_msgTypes[1]
+	mi := &file_admin_v1_admin_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -452,7 +1053,7 @@ func (x *Tail) String() string {
 func (*Tail) ProtoMessage() {}
 
 func (x *Tail) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[1]
+	mi := &file_admin_v1_admin_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -465,7 +1066,7 @@ func (x *Tail) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tail.ProtoReflect.Descriptor instead.
 func (*Tail) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{1}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Tail) GetLeftOut() uint32 {
@@ -513,7 +1114,7 @@ type Problem struct {
 
 func (x *Problem) Reset() {
 	*x = Problem{}
-	mi := &file_admin_v1_admin_proto_msgTypes[2]
+	mi := &file_admin_v1_admin_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -525,7 +1126,7 @@ func (x *Problem) String() string {
 func (*Problem) ProtoMessage() {}
 
 func (x *Problem) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[2]
+	mi := &file_admin_v1_admin_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -538,7 +1139,7 @@ func (x *Problem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Problem.ProtoReflect.Descriptor instead.
 func (*Problem) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{2}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Problem) GetFile() string {
@@ -591,7 +1192,7 @@ type DrainDataplaneRequest struct {
 
 func (x *DrainDataplaneRequest) Reset() {
 	*x = DrainDataplaneRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[3]
+	mi := &file_admin_v1_admin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -603,7 +1204,7 @@ func (x *DrainDataplaneRequest) String() string {
 func (*DrainDataplaneRequest) ProtoMessage() {}
 
 func (x *DrainDataplaneRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[3]
+	mi := &file_admin_v1_admin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -616,7 +1217,7 @@ func (x *DrainDataplaneRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainDataplaneRequest.ProtoReflect.Descriptor instead.
 func (*DrainDataplaneRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{3}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *DrainDataplaneRequest) GetMesh() string {
@@ -658,7 +1259,7 @@ type DrainDataplaneResponse struct {
 
 func (x *DrainDataplaneResponse) Reset() {
 	*x = DrainDataplaneResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[4]
+	mi := &file_admin_v1_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -670,7 +1271,7 @@ func (x *DrainDataplaneResponse) String() string {
 func (*DrainDataplaneResponse) ProtoMessage() {}
 
 func (x *DrainDataplaneResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[4]
+	mi := &file_admin_v1_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -683,7 +1284,7 @@ func (x *DrainDataplaneResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainDataplaneResponse.ProtoReflect.Descriptor instead.
 func (*DrainDataplaneResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{4}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *DrainDataplaneResponse) GetMesh() string {
@@ -709,7 +1310,7 @@ type ListMeshesRequest struct {
 
 func (x *ListMeshesRequest) Reset() {
 	*x = ListMeshesRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[5]
+	mi := &file_admin_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -721,7 +1322,7 @@ func (x *ListMeshesRequest) String() string {
 func (*ListMeshesRequest) ProtoMessage() {}
 
 func (x *ListMeshesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[5]
+	mi := &file_admin_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -734,7 +1335,7 @@ func (x *ListMeshesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMeshesRequest.ProtoReflect.Descriptor instead.
 func (*ListMeshesRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{5}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ListMeshesRequest) GetFilter() *Filter {
@@ -754,7 +1355,7 @@ type ListMeshesResponse struct {
 
 func (x *ListMeshesResponse) Reset() {
 	*x = ListMeshesResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[6]
+	mi := &file_admin_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -766,7 +1367,7 @@ func (x *ListMeshesResponse) String() string {
 func (*ListMeshesResponse) ProtoMessage() {}
 
 func (x *ListMeshesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[6]
+	mi := &file_admin_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -779,7 +1380,7 @@ func (x *ListMeshesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMeshesResponse.ProtoReflect.Descriptor instead.
 func (*ListMeshesResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{6}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ListMeshesResponse) GetMeshes() []*Mesh {
@@ -812,7 +1413,7 @@ type Mesh struct {
 
 func (x *Mesh) Reset() {
 	*x = Mesh{}
-	mi := &file_admin_v1_admin_proto_msgTypes[7]
+	mi := &file_admin_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -824,7 +1425,7 @@ func (x *Mesh) String() string {
 func (*Mesh) ProtoMessage() {}
 
 func (x *Mesh) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[7]
+	mi := &file_admin_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -837,7 +1438,7 @@ func (x *Mesh) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mesh.ProtoReflect.Descriptor instead.
 func (*Mesh) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{7}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Mesh) GetObject() []byte {
@@ -884,7 +1485,7 @@ type ListDataplanesRequest struct {
 
 func (x *ListDataplanesRequest) Reset() {
 	*x = ListDataplanesRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[8]
+	mi := &file_admin_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -896,7 +1497,7 @@ func (x *ListDataplanesRequest) String() string {
 func (*ListDataplanesRequest) ProtoMessage() {}
 
 func (x *ListDataplanesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[8]
+	mi := &file_admin_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -909,7 +1510,7 @@ func (x *ListDataplanesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDataplanesRequest.ProtoReflect.Descriptor instead.
 func (*ListDataplanesRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{8}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ListDataplanesRequest) GetFilter() *Filter {
@@ -929,7 +1530,7 @@ type ListDataplanesResponse struct {
 
 func (x *ListDataplanesResponse) Reset() {
 	*x = ListDataplanesResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[9]
+	mi := &file_admin_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -941,7 +1542,7 @@ func (x *ListDataplanesResponse) String() string {
 func (*ListDataplanesResponse) ProtoMessage() {}
 
 func (x *ListDataplanesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[9]
+	mi := &file_admin_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -954,7 +1555,7 @@ func (x *ListDataplanesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDataplanesResponse.ProtoReflect.Descriptor instead.
 func (*ListDataplanesResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{9}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListDataplanesResponse) GetDataplanes() []*Dataplane {
@@ -987,7 +1588,7 @@ type Dataplane struct {
 
 func (x *Dataplane) Reset() {
 	*x = Dataplane{}
-	mi := &file_admin_v1_admin_proto_msgTypes[10]
+	mi := &file_admin_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -999,7 +1600,7 @@ func (x *Dataplane) String() string {
 func (*Dataplane) ProtoMessage() {}
 
 func (x *Dataplane) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[10]
+	mi := &file_admin_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1012,7 +1613,7 @@ func (x *Dataplane) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Dataplane.ProtoReflect.Descriptor instead.
 func (*Dataplane) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{10}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Dataplane) GetObject() []byte {
@@ -1056,7 +1657,7 @@ type InboundHealth struct {
 
 func (x *InboundHealth) Reset() {
 	*x = InboundHealth{}
-	mi := &file_admin_v1_admin_proto_msgTypes[11]
+	mi := &file_admin_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1068,7 +1669,7 @@ func (x *InboundHealth) String() string {
 func (*InboundHealth) ProtoMessage() {}
 
 func (x *InboundHealth) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[11]
+	mi := &file_admin_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1081,7 +1682,7 @@ func (x *InboundHealth) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InboundHealth.ProtoReflect.Descriptor instead.
 func (*InboundHealth) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{11}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *InboundHealth) GetHealth() Endpoint_Health {
@@ -1116,7 +1717,7 @@ type ListServicesRequest struct {
 
 func (x *ListServicesRequest) Reset() {
 	*x = ListServicesRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[12]
+	mi := &file_admin_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1128,7 +1729,7 @@ func (x *ListServicesRequest) String() string {
 func (*ListServicesRequest) ProtoMessage() {}
 
 func (x *ListServicesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[12]
+	mi := &file_admin_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1141,7 +1742,7 @@ func (x *ListServicesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListServicesRequest.ProtoReflect.Descriptor instead.
 func (*ListServicesRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ListServicesRequest) GetFilter() *Filter {
@@ -1168,7 +1769,7 @@ type ListServicesResponse struct {
 
 func (x *ListServicesResponse) Reset() {
 	*x = ListServicesResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[13]
+	mi := &file_admin_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1180,7 +1781,7 @@ func (x *ListServicesResponse) String() string {
 func (*ListServicesResponse) ProtoMessage() {}
 
 func (x *ListServicesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[13]
+	mi := &file_admin_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1193,7 +1794,7 @@ func (x *ListServicesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListServicesResponse.ProtoReflect.Descriptor instead.
 func (*ListServicesResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ListServicesResponse) GetServices() []*Service {
@@ -1235,7 +1836,7 @@ type Service struct {
 
 func (x *Service) Reset() {
 	*x = Service{}
-	mi := &file_admin_v1_admin_proto_msgTypes[14]
+	mi := &file_admin_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1247,7 +1848,7 @@ func (x *Service) String() string {
 func (*Service) ProtoMessage() {}
 
 func (x *Service) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[14]
+	mi := &file_admin_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1260,7 +1861,7 @@ func (x *Service) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Service.ProtoReflect.Descriptor instead.
 func (*Service) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Service) GetMesh() string {
@@ -1342,7 +1943,7 @@ type ListMeshServicesRequest struct {
 
 func (x *ListMeshServicesRequest) Reset() {
 	*x = ListMeshServicesRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[15]
+	mi := &file_admin_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1354,7 +1955,7 @@ func (x *ListMeshServicesRequest) String() string {
 func (*ListMeshServicesRequest) ProtoMessage() {}
 
 func (x *ListMeshServicesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[15]
+	mi := &file_admin_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1367,7 +1968,7 @@ func (x *ListMeshServicesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMeshServicesRequest.ProtoReflect.Descriptor instead.
 func (*ListMeshServicesRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ListMeshServicesRequest) GetFilter() *Filter {
@@ -1387,7 +1988,7 @@ type ListMeshServicesResponse struct {
 
 func (x *ListMeshServicesResponse) Reset() {
 	*x = ListMeshServicesResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[16]
+	mi := &file_admin_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1399,7 +2000,7 @@ func (x *ListMeshServicesResponse) String() string {
 func (*ListMeshServicesResponse) ProtoMessage() {}
 
 func (x *ListMeshServicesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[16]
+	mi := &file_admin_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1412,7 +2013,7 @@ func (x *ListMeshServicesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMeshServicesResponse.ProtoReflect.Descriptor instead.
 func (*ListMeshServicesResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ListMeshServicesResponse) GetMeshServices() []*MeshService {
@@ -1445,7 +2046,7 @@ type MeshService struct {
 
 func (x *MeshService) Reset() {
 	*x = MeshService{}
-	mi := &file_admin_v1_admin_proto_msgTypes[17]
+	mi := &file_admin_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1457,7 +2058,7 @@ func (x *MeshService) String() string {
 func (*MeshService) ProtoMessage() {}
 
 func (x *MeshService) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[17]
+	mi := &file_admin_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1470,7 +2071,7 @@ func (x *MeshService) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MeshService.ProtoReflect.Descriptor instead.
 func (*MeshService) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{17}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *MeshService) GetObject() []byte {
@@ -1516,7 +2117,7 @@ type MeshServicePort struct {
 
 func (x *MeshServicePort) Reset() {
 	*x = MeshServicePort{}
-	mi := &file_admin_v1_admin_proto_msgTypes[18]
+	mi := &file_admin_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1528,7 +2129,7 @@ func (x *MeshServicePort) String() string {
 func (*MeshServicePort) ProtoMessage() {}
 
 func (x *MeshServicePort) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[18]
+	mi := &file_admin_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1541,7 +2142,7 @@ func (x *MeshServicePort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MeshServicePort.ProtoReflect.Descriptor instead.
 func (*MeshServicePort) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{18}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *MeshServicePort) GetService() string {
@@ -1594,7 +2195,7 @@ type Endpoint struct {
 
 func (x *Endpoint) Reset() {
 	*x = Endpoint{}
-	mi := &file_admin_v1_admin_proto_msgTypes[19]
+	mi := &file_admin_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1606,7 +2207,7 @@ func (x *Endpoint) String() string {
 func (*Endpoint) ProtoMessage() {}
 
 func (x *Endpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[19]
+	mi := &file_admin_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1619,7 +2220,7 @@ func (x *Endpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoint.ProtoReflect.Descriptor instead.
 func (*Endpoint) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{19}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Endpoint) GetAddress() string {
@@ -1687,7 +2288,7 @@ type ListProxiesRequest struct {
 
 func (x *ListProxiesRequest) Reset() {
 	*x = ListProxiesRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[20]
+	mi := &file_admin_v1_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1699,7 +2300,7 @@ func (x *ListProxiesRequest) String() string {
 func (*ListProxiesRequest) ProtoMessage() {}
 
 func (x *ListProxiesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[20]
+	mi := &file_admin_v1_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1712,7 +2313,7 @@ func (x *ListProxiesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProxiesRequest.ProtoReflect.Descriptor instead.
 func (*ListProxiesRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{20}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ListProxiesRequest) GetFilter() *Filter {
@@ -1732,7 +2333,7 @@ type ListProxiesResponse struct {
 
 func (x *ListProxiesResponse) Reset() {
 	*x = ListProxiesResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[21]
+	mi := &file_admin_v1_admin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1744,7 +2345,7 @@ func (x *ListProxiesResponse) String() string {
 func (*ListProxiesResponse) ProtoMessage() {}
 
 func (x *ListProxiesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[21]
+	mi := &file_admin_v1_admin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1757,7 +2358,7 @@ func (x *ListProxiesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProxiesResponse.ProtoReflect.Descriptor instead.
 func (*ListProxiesResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{21}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ListProxiesResponse) GetProxies() []*Proxy {
@@ -1797,7 +2398,7 @@ type Proxy struct {
 
 func (x *Proxy) Reset() {
 	*x = Proxy{}
-	mi := &file_admin_v1_admin_proto_msgTypes[22]
+	mi := &file_admin_v1_admin_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1809,7 +2410,7 @@ func (x *Proxy) String() string {
 func (*Proxy) ProtoMessage() {}
 
 func (x *Proxy) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[22]
+	mi := &file_admin_v1_admin_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1822,7 +2423,7 @@ func (x *Proxy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Proxy.ProtoReflect.Descriptor instead.
 func (*Proxy) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{22}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Proxy) GetMesh() string {
@@ -1902,7 +2503,7 @@ type AgentState struct {
 
 func (x *AgentState) Reset() {
 	*x = AgentState{}
-	mi := &file_admin_v1_admin_proto_msgTypes[23]
+	mi := &file_admin_v1_admin_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1914,7 +2515,7 @@ func (x *AgentState) String() string {
 func (*AgentState) ProtoMessage() {}
 
 func (x *AgentState) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[23]
+	mi := &file_admin_v1_admin_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1927,7 +2528,7 @@ func (x *AgentState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AgentState.ProtoReflect.Descriptor instead.
 func (*AgentState) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *AgentState) GetPhase() AgentState_Phase {
@@ -1966,14 +2567,16 @@ type Agent struct {
 	// Why its Envoy does not run, human-readable; empty if it does, or the agent does not say it.
 	EnvoyDown string `protobuf:"bytes,8,opt,name=envoy_down,json=envoyDown,proto3" json:"envoy_down,omitempty"`
 	// The replica of the control plane that has the session, empty where there are none.
-	Replica       string `protobuf:"bytes,9,opt,name=replica,proto3" json:"replica,omitempty"`
+	Replica string `protobuf:"bytes,9,opt,name=replica,proto3" json:"replica,omitempty"`
+	// What is wrong with its version beside that of the control plane, human-readable; empty if nothing is, or nothing can be said.
+	VersionSkew   string `protobuf:"bytes,10,opt,name=version_skew,json=versionSkew,proto3" json:"version_skew,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Agent) Reset() {
 	*x = Agent{}
-	mi := &file_admin_v1_admin_proto_msgTypes[24]
+	mi := &file_admin_v1_admin_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1985,7 +2588,7 @@ func (x *Agent) String() string {
 func (*Agent) ProtoMessage() {}
 
 func (x *Agent) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[24]
+	mi := &file_admin_v1_admin_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1998,7 +2601,7 @@ func (x *Agent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Agent.ProtoReflect.Descriptor instead.
 func (*Agent) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{24}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Agent) GetVersion() string {
@@ -2064,6 +2667,13 @@ func (x *Agent) GetReplica() string {
 	return ""
 }
 
+func (x *Agent) GetVersionSkew() string {
+	if x != nil {
+		return x.VersionSkew
+	}
+	return ""
+}
+
 // Stream of ADS.
 type Stream struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
@@ -2073,14 +2683,16 @@ type Stream struct {
 	// One for each type that Envoy asks for.
 	Types []*TypeStatus `protobuf:"bytes,3,rep,name=types,proto3" json:"types,omitempty"`
 	// The replica of the control plane that has the stream, empty where there are none.
-	Replica       string `protobuf:"bytes,4,opt,name=replica,proto3" json:"replica,omitempty"`
+	Replica string `protobuf:"bytes,4,opt,name=replica,proto3" json:"replica,omitempty"`
+	// Envoy tells its agent what mode STRICT would refuse, if the mesh is in mode PERMISSIVE: its bootstrap says so.
+	Records       bool `protobuf:"varint,5,opt,name=records,proto3" json:"records,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Stream) Reset() {
 	*x = Stream{}
-	mi := &file_admin_v1_admin_proto_msgTypes[25]
+	mi := &file_admin_v1_admin_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2092,7 +2704,7 @@ func (x *Stream) String() string {
 func (*Stream) ProtoMessage() {}
 
 func (x *Stream) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[25]
+	mi := &file_admin_v1_admin_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2105,7 +2717,7 @@ func (x *Stream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stream.ProtoReflect.Descriptor instead.
 func (*Stream) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{25}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Stream) GetConnectedSince() *timestamppb.Timestamp {
@@ -2136,6 +2748,13 @@ func (x *Stream) GetReplica() string {
 	return ""
 }
 
+func (x *Stream) GetRecords() bool {
+	if x != nil {
+		return x.Records
+	}
+	return false
+}
+
 type TypeStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// listeners, clusters, endpoints or routes.
@@ -2149,7 +2768,7 @@ type TypeStatus struct {
 
 func (x *TypeStatus) Reset() {
 	*x = TypeStatus{}
-	mi := &file_admin_v1_admin_proto_msgTypes[26]
+	mi := &file_admin_v1_admin_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2161,7 +2780,7 @@ func (x *TypeStatus) String() string {
 func (*TypeStatus) ProtoMessage() {}
 
 func (x *TypeStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[26]
+	mi := &file_admin_v1_admin_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2174,7 +2793,7 @@ func (x *TypeStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TypeStatus.ProtoReflect.Descriptor instead.
 func (*TypeStatus) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{26}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *TypeStatus) GetKind() string {
@@ -2212,7 +2831,7 @@ type Nack struct {
 
 func (x *Nack) Reset() {
 	*x = Nack{}
-	mi := &file_admin_v1_admin_proto_msgTypes[27]
+	mi := &file_admin_v1_admin_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2224,7 +2843,7 @@ func (x *Nack) String() string {
 func (*Nack) ProtoMessage() {}
 
 func (x *Nack) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[27]
+	mi := &file_admin_v1_admin_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2237,7 +2856,7 @@ func (x *Nack) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Nack.ProtoReflect.Descriptor instead.
 func (*Nack) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{27}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Nack) GetResource() string {
@@ -2281,7 +2900,7 @@ type InspectDataplaneRequest struct {
 
 func (x *InspectDataplaneRequest) Reset() {
 	*x = InspectDataplaneRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[28]
+	mi := &file_admin_v1_admin_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2293,7 +2912,7 @@ func (x *InspectDataplaneRequest) String() string {
 func (*InspectDataplaneRequest) ProtoMessage() {}
 
 func (x *InspectDataplaneRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[28]
+	mi := &file_admin_v1_admin_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2306,7 +2925,7 @@ func (x *InspectDataplaneRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectDataplaneRequest.ProtoReflect.Descriptor instead.
 func (*InspectDataplaneRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{28}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *InspectDataplaneRequest) GetMesh() string {
@@ -2340,7 +2959,7 @@ type InspectDataplaneResponse struct {
 
 func (x *InspectDataplaneResponse) Reset() {
 	*x = InspectDataplaneResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[29]
+	mi := &file_admin_v1_admin_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2352,7 +2971,7 @@ func (x *InspectDataplaneResponse) String() string {
 func (*InspectDataplaneResponse) ProtoMessage() {}
 
 func (x *InspectDataplaneResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[29]
+	mi := &file_admin_v1_admin_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2365,7 +2984,7 @@ func (x *InspectDataplaneResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectDataplaneResponse.ProtoReflect.Descriptor instead.
 func (*InspectDataplaneResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{29}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *InspectDataplaneResponse) GetResources() [][]byte {
@@ -2388,7 +3007,7 @@ type InspectEnvoyRequest struct {
 
 func (x *InspectEnvoyRequest) Reset() {
 	*x = InspectEnvoyRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[30]
+	mi := &file_admin_v1_admin_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2400,7 +3019,7 @@ func (x *InspectEnvoyRequest) String() string {
 func (*InspectEnvoyRequest) ProtoMessage() {}
 
 func (x *InspectEnvoyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[30]
+	mi := &file_admin_v1_admin_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2413,7 +3032,7 @@ func (x *InspectEnvoyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectEnvoyRequest.ProtoReflect.Descriptor instead.
 func (*InspectEnvoyRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{30}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *InspectEnvoyRequest) GetMesh() string {
@@ -2447,7 +3066,7 @@ type InspectEnvoyPart struct {
 
 func (x *InspectEnvoyPart) Reset() {
 	*x = InspectEnvoyPart{}
-	mi := &file_admin_v1_admin_proto_msgTypes[31]
+	mi := &file_admin_v1_admin_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2459,7 +3078,7 @@ func (x *InspectEnvoyPart) String() string {
 func (*InspectEnvoyPart) ProtoMessage() {}
 
 func (x *InspectEnvoyPart) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[31]
+	mi := &file_admin_v1_admin_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2472,7 +3091,7 @@ func (x *InspectEnvoyPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectEnvoyPart.ProtoReflect.Descriptor instead.
 func (*InspectEnvoyPart) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{31}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *InspectEnvoyPart) GetData() []byte {
@@ -2495,7 +3114,7 @@ type GenerateDataplaneTokenRequest struct {
 
 func (x *GenerateDataplaneTokenRequest) Reset() {
 	*x = GenerateDataplaneTokenRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[32]
+	mi := &file_admin_v1_admin_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2507,7 +3126,7 @@ func (x *GenerateDataplaneTokenRequest) String() string {
 func (*GenerateDataplaneTokenRequest) ProtoMessage() {}
 
 func (x *GenerateDataplaneTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[32]
+	mi := &file_admin_v1_admin_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2520,7 +3139,7 @@ func (x *GenerateDataplaneTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GenerateDataplaneTokenRequest.ProtoReflect.Descriptor instead.
 func (*GenerateDataplaneTokenRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{32}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *GenerateDataplaneTokenRequest) GetMesh() string {
@@ -2561,7 +3180,7 @@ type GenerateDataplaneTokenResponse struct {
 
 func (x *GenerateDataplaneTokenResponse) Reset() {
 	*x = GenerateDataplaneTokenResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[33]
+	mi := &file_admin_v1_admin_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2573,7 +3192,7 @@ func (x *GenerateDataplaneTokenResponse) String() string {
 func (*GenerateDataplaneTokenResponse) ProtoMessage() {}
 
 func (x *GenerateDataplaneTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[33]
+	mi := &file_admin_v1_admin_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2586,7 +3205,7 @@ func (x *GenerateDataplaneTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GenerateDataplaneTokenResponse.ProtoReflect.Descriptor instead.
 func (*GenerateDataplaneTokenResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{33}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *GenerateDataplaneTokenResponse) GetToken() string {
@@ -2614,7 +3233,7 @@ type RotateCARequest struct {
 
 func (x *RotateCARequest) Reset() {
 	*x = RotateCARequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[34]
+	mi := &file_admin_v1_admin_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2626,7 +3245,7 @@ func (x *RotateCARequest) String() string {
 func (*RotateCARequest) ProtoMessage() {}
 
 func (x *RotateCARequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[34]
+	mi := &file_admin_v1_admin_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2639,7 +3258,7 @@ func (x *RotateCARequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateCARequest.ProtoReflect.Descriptor instead.
 func (*RotateCARequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{34}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *RotateCARequest) GetMesh() string {
@@ -2665,7 +3284,7 @@ type GetRotationRequest struct {
 
 func (x *GetRotationRequest) Reset() {
 	*x = GetRotationRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[35]
+	mi := &file_admin_v1_admin_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2677,7 +3296,7 @@ func (x *GetRotationRequest) String() string {
 func (*GetRotationRequest) ProtoMessage() {}
 
 func (x *GetRotationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[35]
+	mi := &file_admin_v1_admin_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2690,7 +3309,7 @@ func (x *GetRotationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRotationRequest.ProtoReflect.Descriptor instead.
 func (*GetRotationRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{35}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *GetRotationRequest) GetMesh() string {
@@ -2712,7 +3331,7 @@ type RotateServingCARequest struct {
 
 func (x *RotateServingCARequest) Reset() {
 	*x = RotateServingCARequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[36]
+	mi := &file_admin_v1_admin_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2724,7 +3343,7 @@ func (x *RotateServingCARequest) String() string {
 func (*RotateServingCARequest) ProtoMessage() {}
 
 func (x *RotateServingCARequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[36]
+	mi := &file_admin_v1_admin_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2737,7 +3356,7 @@ func (x *RotateServingCARequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateServingCARequest.ProtoReflect.Descriptor instead.
 func (*RotateServingCARequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{36}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *RotateServingCARequest) GetForce() bool {
@@ -2762,7 +3381,7 @@ type GetServingRotationRequest struct {
 
 func (x *GetServingRotationRequest) Reset() {
 	*x = GetServingRotationRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[37]
+	mi := &file_admin_v1_admin_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2774,7 +3393,7 @@ func (x *GetServingRotationRequest) String() string {
 func (*GetServingRotationRequest) ProtoMessage() {}
 
 func (x *GetServingRotationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[37]
+	mi := &file_admin_v1_admin_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2787,7 +3406,7 @@ func (x *GetServingRotationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetServingRotationRequest.ProtoReflect.Descriptor instead.
 func (*GetServingRotationRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{37}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{44}
 }
 
 type Rotation struct {
@@ -2809,7 +3428,7 @@ type Rotation struct {
 
 func (x *Rotation) Reset() {
 	*x = Rotation{}
-	mi := &file_admin_v1_admin_proto_msgTypes[38]
+	mi := &file_admin_v1_admin_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2821,7 +3440,7 @@ func (x *Rotation) String() string {
 func (*Rotation) ProtoMessage() {}
 
 func (x *Rotation) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[38]
+	mi := &file_admin_v1_admin_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2834,7 +3453,7 @@ func (x *Rotation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rotation.ProtoReflect.Descriptor instead.
 func (*Rotation) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{38}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Rotation) GetStep() Rotation_Step {
@@ -2890,7 +3509,7 @@ type WaitingReplica struct {
 
 func (x *WaitingReplica) Reset() {
 	*x = WaitingReplica{}
-	mi := &file_admin_v1_admin_proto_msgTypes[39]
+	mi := &file_admin_v1_admin_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2902,7 +3521,7 @@ func (x *WaitingReplica) String() string {
 func (*WaitingReplica) ProtoMessage() {}
 
 func (x *WaitingReplica) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[39]
+	mi := &file_admin_v1_admin_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2915,7 +3534,7 @@ func (x *WaitingReplica) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitingReplica.ProtoReflect.Descriptor instead.
 func (*WaitingReplica) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{39}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *WaitingReplica) GetName() string {
@@ -2950,7 +3569,7 @@ type Waiting struct {
 
 func (x *Waiting) Reset() {
 	*x = Waiting{}
-	mi := &file_admin_v1_admin_proto_msgTypes[40]
+	mi := &file_admin_v1_admin_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2962,7 +3581,7 @@ func (x *Waiting) String() string {
 func (*Waiting) ProtoMessage() {}
 
 func (x *Waiting) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[40]
+	mi := &file_admin_v1_admin_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2975,7 +3594,7 @@ func (x *Waiting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Waiting.ProtoReflect.Descriptor instead.
 func (*Waiting) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{40}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *Waiting) GetName() string {
@@ -3021,7 +3640,7 @@ type GetHealthRequest struct {
 
 func (x *GetHealthRequest) Reset() {
 	*x = GetHealthRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[41]
+	mi := &file_admin_v1_admin_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3033,7 +3652,7 @@ func (x *GetHealthRequest) String() string {
 func (*GetHealthRequest) ProtoMessage() {}
 
 func (x *GetHealthRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[41]
+	mi := &file_admin_v1_admin_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3046,7 +3665,7 @@ func (x *GetHealthRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHealthRequest.ProtoReflect.Descriptor instead.
 func (*GetHealthRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{41}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{48}
 }
 
 type Health struct {
@@ -3059,7 +3678,7 @@ type Health struct {
 
 func (x *Health) Reset() {
 	*x = Health{}
-	mi := &file_admin_v1_admin_proto_msgTypes[42]
+	mi := &file_admin_v1_admin_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3071,7 +3690,7 @@ func (x *Health) String() string {
 func (*Health) ProtoMessage() {}
 
 func (x *Health) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[42]
+	mi := &file_admin_v1_admin_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3084,7 +3703,7 @@ func (x *Health) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Health.ProtoReflect.Descriptor instead.
 func (*Health) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{42}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *Health) GetChecks() []*HealthCheck {
@@ -3113,7 +3732,7 @@ type HealthCheck struct {
 
 func (x *HealthCheck) Reset() {
 	*x = HealthCheck{}
-	mi := &file_admin_v1_admin_proto_msgTypes[43]
+	mi := &file_admin_v1_admin_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3125,7 +3744,7 @@ func (x *HealthCheck) String() string {
 func (*HealthCheck) ProtoMessage() {}
 
 func (x *HealthCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[43]
+	mi := &file_admin_v1_admin_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3138,7 +3757,7 @@ func (x *HealthCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthCheck.ProtoReflect.Descriptor instead.
 func (*HealthCheck) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{43}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *HealthCheck) GetGroup() string {
@@ -3202,7 +3821,7 @@ type HealthChange struct {
 
 func (x *HealthChange) Reset() {
 	*x = HealthChange{}
-	mi := &file_admin_v1_admin_proto_msgTypes[44]
+	mi := &file_admin_v1_admin_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3214,7 +3833,7 @@ func (x *HealthChange) String() string {
 func (*HealthChange) ProtoMessage() {}
 
 func (x *HealthChange) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[44]
+	mi := &file_admin_v1_admin_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3227,7 +3846,7 @@ func (x *HealthChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthChange.ProtoReflect.Descriptor instead.
 func (*HealthChange) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{44}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *HealthChange) GetAt() *timestamppb.Timestamp {
@@ -3261,7 +3880,7 @@ type ListRestartsRequest struct {
 
 func (x *ListRestartsRequest) Reset() {
 	*x = ListRestartsRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[45]
+	mi := &file_admin_v1_admin_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3273,7 +3892,7 @@ func (x *ListRestartsRequest) String() string {
 func (*ListRestartsRequest) ProtoMessage() {}
 
 func (x *ListRestartsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[45]
+	mi := &file_admin_v1_admin_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3286,7 +3905,7 @@ func (x *ListRestartsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRestartsRequest.ProtoReflect.Descriptor instead.
 func (*ListRestartsRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{45}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *ListRestartsRequest) GetNamespace() string {
@@ -3314,7 +3933,7 @@ type ListRestartsResponse struct {
 
 func (x *ListRestartsResponse) Reset() {
 	*x = ListRestartsResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[46]
+	mi := &file_admin_v1_admin_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3326,7 +3945,7 @@ func (x *ListRestartsResponse) String() string {
 func (*ListRestartsResponse) ProtoMessage() {}
 
 func (x *ListRestartsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[46]
+	mi := &file_admin_v1_admin_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3339,7 +3958,7 @@ func (x *ListRestartsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRestartsResponse.ProtoReflect.Descriptor instead.
 func (*ListRestartsResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{46}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *ListRestartsResponse) GetRestarts() []*Restart {
@@ -3397,7 +4016,7 @@ type RestartRound struct {
 
 func (x *RestartRound) Reset() {
 	*x = RestartRound{}
-	mi := &file_admin_v1_admin_proto_msgTypes[47]
+	mi := &file_admin_v1_admin_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3409,7 +4028,7 @@ func (x *RestartRound) String() string {
 func (*RestartRound) ProtoMessage() {}
 
 func (x *RestartRound) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[47]
+	mi := &file_admin_v1_admin_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3422,7 +4041,7 @@ func (x *RestartRound) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartRound.ProtoReflect.Descriptor instead.
 func (*RestartRound) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{47}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *RestartRound) GetReplica() string {
@@ -3504,7 +4123,7 @@ type Restart struct {
 
 func (x *Restart) Reset() {
 	*x = Restart{}
-	mi := &file_admin_v1_admin_proto_msgTypes[48]
+	mi := &file_admin_v1_admin_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3516,7 +4135,7 @@ func (x *Restart) String() string {
 func (*Restart) ProtoMessage() {}
 
 func (x *Restart) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[48]
+	mi := &file_admin_v1_admin_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3529,7 +4148,7 @@ func (x *Restart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Restart.ProtoReflect.Descriptor instead.
 func (*Restart) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{48}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *Restart) GetNamespace() string {
@@ -3619,7 +4238,7 @@ type RestartDecision struct {
 
 func (x *RestartDecision) Reset() {
 	*x = RestartDecision{}
-	mi := &file_admin_v1_admin_proto_msgTypes[49]
+	mi := &file_admin_v1_admin_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3631,7 +4250,7 @@ func (x *RestartDecision) String() string {
 func (*RestartDecision) ProtoMessage() {}
 
 func (x *RestartDecision) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[49]
+	mi := &file_admin_v1_admin_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3644,7 +4263,7 @@ func (x *RestartDecision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartDecision.ProtoReflect.Descriptor instead.
 func (*RestartDecision) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{49}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *RestartDecision) GetPodUid() string {
@@ -3728,7 +4347,7 @@ type ExplainRestartRequest struct {
 
 func (x *ExplainRestartRequest) Reset() {
 	*x = ExplainRestartRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[50]
+	mi := &file_admin_v1_admin_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3740,7 +4359,7 @@ func (x *ExplainRestartRequest) String() string {
 func (*ExplainRestartRequest) ProtoMessage() {}
 
 func (x *ExplainRestartRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[50]
+	mi := &file_admin_v1_admin_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3753,7 +4372,7 @@ func (x *ExplainRestartRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRestartRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRestartRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{50}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *ExplainRestartRequest) GetNamespace() string {
@@ -3793,7 +4412,7 @@ type ExplainRestartResponse struct {
 
 func (x *ExplainRestartResponse) Reset() {
 	*x = ExplainRestartResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[51]
+	mi := &file_admin_v1_admin_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3805,7 +4424,7 @@ func (x *ExplainRestartResponse) String() string {
 func (*ExplainRestartResponse) ProtoMessage() {}
 
 func (x *ExplainRestartResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[51]
+	mi := &file_admin_v1_admin_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3818,7 +4437,7 @@ func (x *ExplainRestartResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRestartResponse.ProtoReflect.Descriptor instead.
 func (*ExplainRestartResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{51}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *ExplainRestartResponse) GetNamespace() string {
@@ -3916,7 +4535,7 @@ type GuardedContainer struct {
 
 func (x *GuardedContainer) Reset() {
 	*x = GuardedContainer{}
-	mi := &file_admin_v1_admin_proto_msgTypes[52]
+	mi := &file_admin_v1_admin_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3928,7 +4547,7 @@ func (x *GuardedContainer) String() string {
 func (*GuardedContainer) ProtoMessage() {}
 
 func (x *GuardedContainer) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[52]
+	mi := &file_admin_v1_admin_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3941,7 +4560,7 @@ func (x *GuardedContainer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GuardedContainer.ProtoReflect.Descriptor instead.
 func (*GuardedContainer) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{52}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *GuardedContainer) GetName() string {
@@ -4010,7 +4629,7 @@ type RestartWorkload struct {
 
 func (x *RestartWorkload) Reset() {
 	*x = RestartWorkload{}
-	mi := &file_admin_v1_admin_proto_msgTypes[53]
+	mi := &file_admin_v1_admin_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4022,7 +4641,7 @@ func (x *RestartWorkload) String() string {
 func (*RestartWorkload) ProtoMessage() {}
 
 func (x *RestartWorkload) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[53]
+	mi := &file_admin_v1_admin_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4035,7 +4654,7 @@ func (x *RestartWorkload) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartWorkload.ProtoReflect.Descriptor instead.
 func (*RestartWorkload) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{53}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *RestartWorkload) GetName() string {
@@ -4124,7 +4743,7 @@ type RestartGrant struct {
 
 func (x *RestartGrant) Reset() {
 	*x = RestartGrant{}
-	mi := &file_admin_v1_admin_proto_msgTypes[54]
+	mi := &file_admin_v1_admin_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4136,7 +4755,7 @@ func (x *RestartGrant) String() string {
 func (*RestartGrant) ProtoMessage() {}
 
 func (x *RestartGrant) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[54]
+	mi := &file_admin_v1_admin_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4149,7 +4768,7 @@ func (x *RestartGrant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartGrant.ProtoReflect.Descriptor instead.
 func (*RestartGrant) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{54}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *RestartGrant) GetPod() string {
@@ -4234,7 +4853,7 @@ type ReleaseRestartsRequest struct {
 
 func (x *ReleaseRestartsRequest) Reset() {
 	*x = ReleaseRestartsRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[55]
+	mi := &file_admin_v1_admin_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4246,7 +4865,7 @@ func (x *ReleaseRestartsRequest) String() string {
 func (*ReleaseRestartsRequest) ProtoMessage() {}
 
 func (x *ReleaseRestartsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[55]
+	mi := &file_admin_v1_admin_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4259,7 +4878,7 @@ func (x *ReleaseRestartsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseRestartsRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseRestartsRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{55}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *ReleaseRestartsRequest) GetNamespace() string {
@@ -4288,7 +4907,7 @@ type ReleaseRestartsResponse struct {
 
 func (x *ReleaseRestartsResponse) Reset() {
 	*x = ReleaseRestartsResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[56]
+	mi := &file_admin_v1_admin_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4300,7 +4919,7 @@ func (x *ReleaseRestartsResponse) String() string {
 func (*ReleaseRestartsResponse) ProtoMessage() {}
 
 func (x *ReleaseRestartsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[56]
+	mi := &file_admin_v1_admin_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4313,7 +4932,7 @@ func (x *ReleaseRestartsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseRestartsResponse.ProtoReflect.Descriptor instead.
 func (*ReleaseRestartsResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{56}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *ReleaseRestartsResponse) GetWorkload() string {
@@ -4342,7 +4961,7 @@ type FreezeZoneRequest struct {
 
 func (x *FreezeZoneRequest) Reset() {
 	*x = FreezeZoneRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[57]
+	mi := &file_admin_v1_admin_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4354,7 +4973,7 @@ func (x *FreezeZoneRequest) String() string {
 func (*FreezeZoneRequest) ProtoMessage() {}
 
 func (x *FreezeZoneRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[57]
+	mi := &file_admin_v1_admin_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4367,7 +4986,7 @@ func (x *FreezeZoneRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FreezeZoneRequest.ProtoReflect.Descriptor instead.
 func (*FreezeZoneRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{57}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *FreezeZoneRequest) GetZone() string {
@@ -4398,7 +5017,7 @@ type FreezeZoneResponse struct {
 
 func (x *FreezeZoneResponse) Reset() {
 	*x = FreezeZoneResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[58]
+	mi := &file_admin_v1_admin_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4410,7 +5029,7 @@ func (x *FreezeZoneResponse) String() string {
 func (*FreezeZoneResponse) ProtoMessage() {}
 
 func (x *FreezeZoneResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[58]
+	mi := &file_admin_v1_admin_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4423,7 +5042,7 @@ func (x *FreezeZoneResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FreezeZoneResponse.ProtoReflect.Descriptor instead.
 func (*FreezeZoneResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{58}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *FreezeZoneResponse) GetKeptPercent() uint32 {
@@ -4451,7 +5070,58 @@ var File_admin_v1_admin_proto protoreflect.FileDescriptor
 
 const file_admin_v1_admin_proto_rawDesc = "" +
 	"\n" +
-	"\x14admin/v1/admin.proto\x12\x0esonde.admin.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"0\n" +
+	"\x14admin/v1/admin.proto\x12\x0esonde.admin.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"(\n" +
+	"\x12CheckStrictRequest\x12\x12\n" +
+	"\x04mesh\x18\x01 \x01(\tR\x04mesh\"t\n" +
+	"\x13CheckStrictResponse\x122\n" +
+	"\x06meshes\x18\x01 \x03(\v2\x1a.sonde.admin.v1.StrictMeshR\x06meshes\x12)\n" +
+	"\x10missing_replicas\x18\x02 \x03(\tR\x0fmissingReplicas\"\xc5\x02\n" +
+	"\n" +
+	"StrictMesh\x12\x12\n" +
+	"\x04mesh\x18\x01 \x01(\tR\x04mesh\x12\x12\n" +
+	"\x04mode\x18\x02 \x01(\tR\x04mode\x120\n" +
+	"\x05since\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x18\n" +
+	"\aproxies\x18\x04 \x01(\rR\aproxies\x12\x18\n" +
+	"\atelling\x18\x05 \x01(\rR\atelling\x120\n" +
+	"\x05ports\x18\x06 \x03(\v2\x1a.sonde.admin.v1.StrictPortR\x05ports\x12$\n" +
+	"\x0eports_left_out\x18\a \x01(\rR\fportsLeftOut\x12-\n" +
+	"\x04gaps\x18\b \x03(\v2\x19.sonde.admin.v1.StrictGapR\x04gaps\x12\"\n" +
+	"\rgaps_left_out\x18\t \x01(\rR\vgapsLeftOut\"\xbd\x03\n" +
+	"\n" +
+	"StrictPort\x12\x1a\n" +
+	"\bworkload\x18\x01 \x01(\tR\bworkload\x12\x1a\n" +
+	"\bservices\x18\x02 \x03(\tR\bservices\x12\x1e\n" +
+	"\n" +
+	"dataplanes\x18\x03 \x03(\tR\n" +
+	"dataplanes\x12\x12\n" +
+	"\x04port\x18\x04 \x01(\rR\x04port\x123\n" +
+	"\x04kind\x18\x05 \x01(\x0e2\x1f.sonde.admin.v1.StrictPort.KindR\x04kind\x12\x1a\n" +
+	"\brequests\x18\x06 \x01(\bR\brequests\x126\n" +
+	"\asources\x18\a \x03(\v2\x1c.sonde.admin.v1.StrictSourceR\asources\x123\n" +
+	"\x06others\x18\b \x01(\v2\x1b.sonde.admin.v1.StrictTallyR\x06others\x123\n" +
+	"\x06probes\x18\t \x01(\v2\x1b.sonde.admin.v1.StrictTallyR\x06probes\"P\n" +
+	"\x04Kind\x12\x14\n" +
+	"\x10KIND_UNSPECIFIED\x10\x00\x12\r\n" +
+	"\tPLAINTEXT\x10\x01\x12\x13\n" +
+	"\x0fAPPLICATION_TLS\x10\x02\x12\x0e\n" +
+	"\n" +
+	"NO_INBOUND\x10\x03\"\xcf\x01\n" +
+	"\fStrictSource\x12\x18\n" +
+	"\aaddress\x18\x01 \x01(\tR\aaddress\x121\n" +
+	"\x05tally\x18\x02 \x01(\v2\x1b.sonde.admin.v1.StrictTallyR\x05tally\x12\x12\n" +
+	"\x04mesh\x18\x03 \x01(\tR\x04mesh\x12\x1c\n" +
+	"\tdataplane\x18\x04 \x01(\tR\tdataplane\x12\x1a\n" +
+	"\bworkload\x18\x05 \x01(\tR\bworkload\x12\x10\n" +
+	"\x03pod\x18\x06 \x01(\tR\x03pod\x12\x12\n" +
+	"\x04node\x18\a \x01(\tR\x04node\"\x99\x01\n" +
+	"\vStrictTally\x12\x14\n" +
+	"\x05count\x18\x01 \x01(\x04R\x05count\x12\x12\n" +
+	"\x04open\x18\x02 \x01(\rR\x04open\x120\n" +
+	"\x05first\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05first\x12.\n" +
+	"\x04last\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x04last\"A\n" +
+	"\tStrictGap\x12\x1c\n" +
+	"\tdataplane\x18\x01 \x01(\tR\tdataplane\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"0\n" +
 	"\x06Filter\x12\x12\n" +
 	"\x04mesh\x18\x01 \x01(\tR\x04mesh\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\"\x95\x01\n" +
@@ -4581,7 +5251,7 @@ const file_admin_v1_admin_proto_rawDesc = "" +
 	"\x04LOST\x10\x03\x12\v\n" +
 	"\aSTOPPED\x10\x04\x12\x10\n" +
 	"\fNEVER_JOINED\x10\x05\x12\v\n" +
-	"\aWAITING\x10\x06\"\xeb\x02\n" +
+	"\aWAITING\x10\x06\"\x8e\x03\n" +
 	"\x05Agent\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12#\n" +
 	"\renvoy_version\x18\x02 \x01(\tR\fenvoyVersion\x12\x1a\n" +
@@ -4593,12 +5263,15 @@ const file_admin_v1_admin_proto_rawDesc = "" +
 	"\x13certificate_expires\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x12certificateExpires\x12\x1d\n" +
 	"\n" +
 	"envoy_down\x18\b \x01(\tR\tenvoyDown\x12\x18\n" +
-	"\areplica\x18\t \x01(\tR\areplica\"\xaf\x01\n" +
+	"\areplica\x18\t \x01(\tR\areplica\x12!\n" +
+	"\fversion_skew\x18\n" +
+	" \x01(\tR\vversionSkew\"\xc9\x01\n" +
 	"\x06Stream\x12C\n" +
 	"\x0fconnected_since\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x0econnectedSince\x12\x14\n" +
 	"\x05delta\x18\x02 \x01(\bR\x05delta\x120\n" +
 	"\x05types\x18\x03 \x03(\v2\x1a.sonde.admin.v1.TypeStatusR\x05types\x12\x18\n" +
-	"\areplica\x18\x04 \x01(\tR\areplica\"d\n" +
+	"\areplica\x18\x04 \x01(\tR\areplica\x12\x18\n" +
+	"\arecords\x18\x05 \x01(\bR\arecords\"d\n" +
 	"\n" +
 	"TypeStatus\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x16\n" +
@@ -4795,7 +5468,7 @@ const file_admin_v1_admin_proto_rawDesc = "" +
 	"\x12FreezeZoneResponse\x12!\n" +
 	"\fkept_percent\x18\x01 \x01(\rR\vkeptPercent\x120\n" +
 	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x17\n" +
-	"\adry_run\x18\x03 \x01(\bR\x06dryRun2\xf8\f\n" +
+	"\adry_run\x18\x03 \x01(\bR\x06dryRun2\xd0\r\n" +
 	"\fAdminService\x12S\n" +
 	"\n" +
 	"ListMeshes\x12!.sonde.admin.v1.ListMeshesRequest\x1a\".sonde.admin.v1.ListMeshesResponse\x12_\n" +
@@ -4815,7 +5488,8 @@ const file_admin_v1_admin_proto_rawDesc = "" +
 	"\x0eExplainRestart\x12%.sonde.admin.v1.ExplainRestartRequest\x1a&.sonde.admin.v1.ExplainRestartResponse\x12b\n" +
 	"\x0fReleaseRestarts\x12&.sonde.admin.v1.ReleaseRestartsRequest\x1a'.sonde.admin.v1.ReleaseRestartsResponse\x12S\n" +
 	"\n" +
-	"FreezeZone\x12!.sonde.admin.v1.FreezeZoneRequest\x1a\".sonde.admin.v1.FreezeZoneResponse\x12E\n" +
+	"FreezeZone\x12!.sonde.admin.v1.FreezeZoneRequest\x1a\".sonde.admin.v1.FreezeZoneResponse\x12V\n" +
+	"\vCheckStrict\x12\".sonde.admin.v1.CheckStrictRequest\x1a#.sonde.admin.v1.CheckStrictResponse\x12E\n" +
 	"\tGetHealth\x12 .sonde.admin.v1.GetHealthRequest\x1a\x16.sonde.admin.v1.HealthB2Z0github.com/sonde-mesh/sonde/api/admin/v1;adminv1b\x06proto3"
 
 var (
@@ -4830,187 +5504,208 @@ func file_admin_v1_admin_proto_rawDescGZIP() []byte {
 	return file_admin_v1_admin_proto_rawDescData
 }
 
-var file_admin_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
-var file_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 59)
+var file_admin_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
+var file_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 66)
 var file_admin_v1_admin_proto_goTypes = []any{
-	(Endpoint_Health)(0),                   // 0: sonde.admin.v1.Endpoint.Health
-	(AgentState_Phase)(0),                  // 1: sonde.admin.v1.AgentState.Phase
-	(Rotation_Step)(0),                     // 2: sonde.admin.v1.Rotation.Step
-	(HealthCheck_Status)(0),                // 3: sonde.admin.v1.HealthCheck.Status
-	(Restart_State)(0),                     // 4: sonde.admin.v1.Restart.State
-	(GuardedContainer_Check)(0),            // 5: sonde.admin.v1.GuardedContainer.Check
-	(*Filter)(nil),                         // 6: sonde.admin.v1.Filter
-	(*Tail)(nil),                           // 7: sonde.admin.v1.Tail
-	(*Problem)(nil),                        // 8: sonde.admin.v1.Problem
-	(*DrainDataplaneRequest)(nil),          // 9: sonde.admin.v1.DrainDataplaneRequest
-	(*DrainDataplaneResponse)(nil),         // 10: sonde.admin.v1.DrainDataplaneResponse
-	(*ListMeshesRequest)(nil),              // 11: sonde.admin.v1.ListMeshesRequest
-	(*ListMeshesResponse)(nil),             // 12: sonde.admin.v1.ListMeshesResponse
-	(*Mesh)(nil),                           // 13: sonde.admin.v1.Mesh
-	(*ListDataplanesRequest)(nil),          // 14: sonde.admin.v1.ListDataplanesRequest
-	(*ListDataplanesResponse)(nil),         // 15: sonde.admin.v1.ListDataplanesResponse
-	(*Dataplane)(nil),                      // 16: sonde.admin.v1.Dataplane
-	(*InboundHealth)(nil),                  // 17: sonde.admin.v1.InboundHealth
-	(*ListServicesRequest)(nil),            // 18: sonde.admin.v1.ListServicesRequest
-	(*ListServicesResponse)(nil),           // 19: sonde.admin.v1.ListServicesResponse
-	(*Service)(nil),                        // 20: sonde.admin.v1.Service
-	(*ListMeshServicesRequest)(nil),        // 21: sonde.admin.v1.ListMeshServicesRequest
-	(*ListMeshServicesResponse)(nil),       // 22: sonde.admin.v1.ListMeshServicesResponse
-	(*MeshService)(nil),                    // 23: sonde.admin.v1.MeshService
-	(*MeshServicePort)(nil),                // 24: sonde.admin.v1.MeshServicePort
-	(*Endpoint)(nil),                       // 25: sonde.admin.v1.Endpoint
-	(*ListProxiesRequest)(nil),             // 26: sonde.admin.v1.ListProxiesRequest
-	(*ListProxiesResponse)(nil),            // 27: sonde.admin.v1.ListProxiesResponse
-	(*Proxy)(nil),                          // 28: sonde.admin.v1.Proxy
-	(*AgentState)(nil),                     // 29: sonde.admin.v1.AgentState
-	(*Agent)(nil),                          // 30: sonde.admin.v1.Agent
-	(*Stream)(nil),                         // 31: sonde.admin.v1.Stream
-	(*TypeStatus)(nil),                     // 32: sonde.admin.v1.TypeStatus
-	(*Nack)(nil),                           // 33: sonde.admin.v1.Nack
-	(*InspectDataplaneRequest)(nil),        // 34: sonde.admin.v1.InspectDataplaneRequest
-	(*InspectDataplaneResponse)(nil),       // 35: sonde.admin.v1.InspectDataplaneResponse
-	(*InspectEnvoyRequest)(nil),            // 36: sonde.admin.v1.InspectEnvoyRequest
-	(*InspectEnvoyPart)(nil),               // 37: sonde.admin.v1.InspectEnvoyPart
-	(*GenerateDataplaneTokenRequest)(nil),  // 38: sonde.admin.v1.GenerateDataplaneTokenRequest
-	(*GenerateDataplaneTokenResponse)(nil), // 39: sonde.admin.v1.GenerateDataplaneTokenResponse
-	(*RotateCARequest)(nil),                // 40: sonde.admin.v1.RotateCARequest
-	(*GetRotationRequest)(nil),             // 41: sonde.admin.v1.GetRotationRequest
-	(*RotateServingCARequest)(nil),         // 42: sonde.admin.v1.RotateServingCARequest
-	(*GetServingRotationRequest)(nil),      // 43: sonde.admin.v1.GetServingRotationRequest
-	(*Rotation)(nil),                       // 44: sonde.admin.v1.Rotation
-	(*WaitingReplica)(nil),                 // 45: sonde.admin.v1.WaitingReplica
-	(*Waiting)(nil),                        // 46: sonde.admin.v1.Waiting
-	(*GetHealthRequest)(nil),               // 47: sonde.admin.v1.GetHealthRequest
-	(*Health)(nil),                         // 48: sonde.admin.v1.Health
-	(*HealthCheck)(nil),                    // 49: sonde.admin.v1.HealthCheck
-	(*HealthChange)(nil),                   // 50: sonde.admin.v1.HealthChange
-	(*ListRestartsRequest)(nil),            // 51: sonde.admin.v1.ListRestartsRequest
-	(*ListRestartsResponse)(nil),           // 52: sonde.admin.v1.ListRestartsResponse
-	(*RestartRound)(nil),                   // 53: sonde.admin.v1.RestartRound
-	(*Restart)(nil),                        // 54: sonde.admin.v1.Restart
-	(*RestartDecision)(nil),                // 55: sonde.admin.v1.RestartDecision
-	(*ExplainRestartRequest)(nil),          // 56: sonde.admin.v1.ExplainRestartRequest
-	(*ExplainRestartResponse)(nil),         // 57: sonde.admin.v1.ExplainRestartResponse
-	(*GuardedContainer)(nil),               // 58: sonde.admin.v1.GuardedContainer
-	(*RestartWorkload)(nil),                // 59: sonde.admin.v1.RestartWorkload
-	(*RestartGrant)(nil),                   // 60: sonde.admin.v1.RestartGrant
-	(*ReleaseRestartsRequest)(nil),         // 61: sonde.admin.v1.ReleaseRestartsRequest
-	(*ReleaseRestartsResponse)(nil),        // 62: sonde.admin.v1.ReleaseRestartsResponse
-	(*FreezeZoneRequest)(nil),              // 63: sonde.admin.v1.FreezeZoneRequest
-	(*FreezeZoneResponse)(nil),             // 64: sonde.admin.v1.FreezeZoneResponse
-	(*timestamppb.Timestamp)(nil),          // 65: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),            // 66: google.protobuf.Duration
+	(StrictPort_Kind)(0),                   // 0: sonde.admin.v1.StrictPort.Kind
+	(Endpoint_Health)(0),                   // 1: sonde.admin.v1.Endpoint.Health
+	(AgentState_Phase)(0),                  // 2: sonde.admin.v1.AgentState.Phase
+	(Rotation_Step)(0),                     // 3: sonde.admin.v1.Rotation.Step
+	(HealthCheck_Status)(0),                // 4: sonde.admin.v1.HealthCheck.Status
+	(Restart_State)(0),                     // 5: sonde.admin.v1.Restart.State
+	(GuardedContainer_Check)(0),            // 6: sonde.admin.v1.GuardedContainer.Check
+	(*CheckStrictRequest)(nil),             // 7: sonde.admin.v1.CheckStrictRequest
+	(*CheckStrictResponse)(nil),            // 8: sonde.admin.v1.CheckStrictResponse
+	(*StrictMesh)(nil),                     // 9: sonde.admin.v1.StrictMesh
+	(*StrictPort)(nil),                     // 10: sonde.admin.v1.StrictPort
+	(*StrictSource)(nil),                   // 11: sonde.admin.v1.StrictSource
+	(*StrictTally)(nil),                    // 12: sonde.admin.v1.StrictTally
+	(*StrictGap)(nil),                      // 13: sonde.admin.v1.StrictGap
+	(*Filter)(nil),                         // 14: sonde.admin.v1.Filter
+	(*Tail)(nil),                           // 15: sonde.admin.v1.Tail
+	(*Problem)(nil),                        // 16: sonde.admin.v1.Problem
+	(*DrainDataplaneRequest)(nil),          // 17: sonde.admin.v1.DrainDataplaneRequest
+	(*DrainDataplaneResponse)(nil),         // 18: sonde.admin.v1.DrainDataplaneResponse
+	(*ListMeshesRequest)(nil),              // 19: sonde.admin.v1.ListMeshesRequest
+	(*ListMeshesResponse)(nil),             // 20: sonde.admin.v1.ListMeshesResponse
+	(*Mesh)(nil),                           // 21: sonde.admin.v1.Mesh
+	(*ListDataplanesRequest)(nil),          // 22: sonde.admin.v1.ListDataplanesRequest
+	(*ListDataplanesResponse)(nil),         // 23: sonde.admin.v1.ListDataplanesResponse
+	(*Dataplane)(nil),                      // 24: sonde.admin.v1.Dataplane
+	(*InboundHealth)(nil),                  // 25: sonde.admin.v1.InboundHealth
+	(*ListServicesRequest)(nil),            // 26: sonde.admin.v1.ListServicesRequest
+	(*ListServicesResponse)(nil),           // 27: sonde.admin.v1.ListServicesResponse
+	(*Service)(nil),                        // 28: sonde.admin.v1.Service
+	(*ListMeshServicesRequest)(nil),        // 29: sonde.admin.v1.ListMeshServicesRequest
+	(*ListMeshServicesResponse)(nil),       // 30: sonde.admin.v1.ListMeshServicesResponse
+	(*MeshService)(nil),                    // 31: sonde.admin.v1.MeshService
+	(*MeshServicePort)(nil),                // 32: sonde.admin.v1.MeshServicePort
+	(*Endpoint)(nil),                       // 33: sonde.admin.v1.Endpoint
+	(*ListProxiesRequest)(nil),             // 34: sonde.admin.v1.ListProxiesRequest
+	(*ListProxiesResponse)(nil),            // 35: sonde.admin.v1.ListProxiesResponse
+	(*Proxy)(nil),                          // 36: sonde.admin.v1.Proxy
+	(*AgentState)(nil),                     // 37: sonde.admin.v1.AgentState
+	(*Agent)(nil),                          // 38: sonde.admin.v1.Agent
+	(*Stream)(nil),                         // 39: sonde.admin.v1.Stream
+	(*TypeStatus)(nil),                     // 40: sonde.admin.v1.TypeStatus
+	(*Nack)(nil),                           // 41: sonde.admin.v1.Nack
+	(*InspectDataplaneRequest)(nil),        // 42: sonde.admin.v1.InspectDataplaneRequest
+	(*InspectDataplaneResponse)(nil),       // 43: sonde.admin.v1.InspectDataplaneResponse
+	(*InspectEnvoyRequest)(nil),            // 44: sonde.admin.v1.InspectEnvoyRequest
+	(*InspectEnvoyPart)(nil),               // 45: sonde.admin.v1.InspectEnvoyPart
+	(*GenerateDataplaneTokenRequest)(nil),  // 46: sonde.admin.v1.GenerateDataplaneTokenRequest
+	(*GenerateDataplaneTokenResponse)(nil), // 47: sonde.admin.v1.GenerateDataplaneTokenResponse
+	(*RotateCARequest)(nil),                // 48: sonde.admin.v1.RotateCARequest
+	(*GetRotationRequest)(nil),             // 49: sonde.admin.v1.GetRotationRequest
+	(*RotateServingCARequest)(nil),         // 50: sonde.admin.v1.RotateServingCARequest
+	(*GetServingRotationRequest)(nil),      // 51: sonde.admin.v1.GetServingRotationRequest
+	(*Rotation)(nil),                       // 52: sonde.admin.v1.Rotation
+	(*WaitingReplica)(nil),                 // 53: sonde.admin.v1.WaitingReplica
+	(*Waiting)(nil),                        // 54: sonde.admin.v1.Waiting
+	(*GetHealthRequest)(nil),               // 55: sonde.admin.v1.GetHealthRequest
+	(*Health)(nil),                         // 56: sonde.admin.v1.Health
+	(*HealthCheck)(nil),                    // 57: sonde.admin.v1.HealthCheck
+	(*HealthChange)(nil),                   // 58: sonde.admin.v1.HealthChange
+	(*ListRestartsRequest)(nil),            // 59: sonde.admin.v1.ListRestartsRequest
+	(*ListRestartsResponse)(nil),           // 60: sonde.admin.v1.ListRestartsResponse
+	(*RestartRound)(nil),                   // 61: sonde.admin.v1.RestartRound
+	(*Restart)(nil),                        // 62: sonde.admin.v1.Restart
+	(*RestartDecision)(nil),                // 63: sonde.admin.v1.RestartDecision
+	(*ExplainRestartRequest)(nil),          // 64: sonde.admin.v1.ExplainRestartRequest
+	(*ExplainRestartResponse)(nil),         // 65: sonde.admin.v1.ExplainRestartResponse
+	(*GuardedContainer)(nil),               // 66: sonde.admin.v1.GuardedContainer
+	(*RestartWorkload)(nil),                // 67: sonde.admin.v1.RestartWorkload
+	(*RestartGrant)(nil),                   // 68: sonde.admin.v1.RestartGrant
+	(*ReleaseRestartsRequest)(nil),         // 69: sonde.admin.v1.ReleaseRestartsRequest
+	(*ReleaseRestartsResponse)(nil),        // 70: sonde.admin.v1.ReleaseRestartsResponse
+	(*FreezeZoneRequest)(nil),              // 71: sonde.admin.v1.FreezeZoneRequest
+	(*FreezeZoneResponse)(nil),             // 72: sonde.admin.v1.FreezeZoneResponse
+	(*timestamppb.Timestamp)(nil),          // 73: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),            // 74: google.protobuf.Duration
 }
 var file_admin_v1_admin_proto_depIdxs = []int32{
-	8,  // 0: sonde.admin.v1.Tail.problems:type_name -> sonde.admin.v1.Problem
-	6,  // 1: sonde.admin.v1.ListMeshesRequest.filter:type_name -> sonde.admin.v1.Filter
-	13, // 2: sonde.admin.v1.ListMeshesResponse.meshes:type_name -> sonde.admin.v1.Mesh
-	7,  // 3: sonde.admin.v1.ListMeshesResponse.tail:type_name -> sonde.admin.v1.Tail
-	65, // 4: sonde.admin.v1.Mesh.ca_expires:type_name -> google.protobuf.Timestamp
-	6,  // 5: sonde.admin.v1.ListDataplanesRequest.filter:type_name -> sonde.admin.v1.Filter
-	16, // 6: sonde.admin.v1.ListDataplanesResponse.dataplanes:type_name -> sonde.admin.v1.Dataplane
-	7,  // 7: sonde.admin.v1.ListDataplanesResponse.tail:type_name -> sonde.admin.v1.Tail
-	17, // 8: sonde.admin.v1.Dataplane.inbounds:type_name -> sonde.admin.v1.InboundHealth
-	0,  // 9: sonde.admin.v1.InboundHealth.health:type_name -> sonde.admin.v1.Endpoint.Health
-	6,  // 10: sonde.admin.v1.ListServicesRequest.filter:type_name -> sonde.admin.v1.Filter
-	20, // 11: sonde.admin.v1.ListServicesResponse.services:type_name -> sonde.admin.v1.Service
-	7,  // 12: sonde.admin.v1.ListServicesResponse.tail:type_name -> sonde.admin.v1.Tail
-	25, // 13: sonde.admin.v1.Service.endpoints:type_name -> sonde.admin.v1.Endpoint
-	6,  // 14: sonde.admin.v1.ListMeshServicesRequest.filter:type_name -> sonde.admin.v1.Filter
-	23, // 15: sonde.admin.v1.ListMeshServicesResponse.mesh_services:type_name -> sonde.admin.v1.MeshService
-	7,  // 16: sonde.admin.v1.ListMeshServicesResponse.tail:type_name -> sonde.admin.v1.Tail
-	24, // 17: sonde.admin.v1.MeshService.ports:type_name -> sonde.admin.v1.MeshServicePort
-	0,  // 18: sonde.admin.v1.Endpoint.health:type_name -> sonde.admin.v1.Endpoint.Health
-	65, // 19: sonde.admin.v1.Endpoint.agent_lost_since:type_name -> google.protobuf.Timestamp
-	6,  // 20: sonde.admin.v1.ListProxiesRequest.filter:type_name -> sonde.admin.v1.Filter
-	28, // 21: sonde.admin.v1.ListProxiesResponse.proxies:type_name -> sonde.admin.v1.Proxy
-	7,  // 22: sonde.admin.v1.ListProxiesResponse.tail:type_name -> sonde.admin.v1.Tail
-	30, // 23: sonde.admin.v1.Proxy.agent:type_name -> sonde.admin.v1.Agent
-	31, // 24: sonde.admin.v1.Proxy.streams:type_name -> sonde.admin.v1.Stream
-	29, // 25: sonde.admin.v1.Proxy.agent_state:type_name -> sonde.admin.v1.AgentState
-	1,  // 26: sonde.admin.v1.AgentState.phase:type_name -> sonde.admin.v1.AgentState.Phase
-	65, // 27: sonde.admin.v1.AgentState.since:type_name -> google.protobuf.Timestamp
-	65, // 28: sonde.admin.v1.Agent.connected_since:type_name -> google.protobuf.Timestamp
-	65, // 29: sonde.admin.v1.Agent.certificate_expires:type_name -> google.protobuf.Timestamp
-	65, // 30: sonde.admin.v1.Stream.connected_since:type_name -> google.protobuf.Timestamp
-	32, // 31: sonde.admin.v1.Stream.types:type_name -> sonde.admin.v1.TypeStatus
-	33, // 32: sonde.admin.v1.TypeStatus.nacks:type_name -> sonde.admin.v1.Nack
-	65, // 33: sonde.admin.v1.Nack.at:type_name -> google.protobuf.Timestamp
-	66, // 34: sonde.admin.v1.GenerateDataplaneTokenRequest.valid_for:type_name -> google.protobuf.Duration
-	65, // 35: sonde.admin.v1.GenerateDataplaneTokenResponse.expires:type_name -> google.protobuf.Timestamp
-	2,  // 36: sonde.admin.v1.Rotation.step:type_name -> sonde.admin.v1.Rotation.Step
-	46, // 37: sonde.admin.v1.Rotation.waiting:type_name -> sonde.admin.v1.Waiting
-	45, // 38: sonde.admin.v1.Rotation.replicas:type_name -> sonde.admin.v1.WaitingReplica
-	46, // 39: sonde.admin.v1.Rotation.missed:type_name -> sonde.admin.v1.Waiting
-	65, // 40: sonde.admin.v1.Waiting.certificate_expires:type_name -> google.protobuf.Timestamp
-	49, // 41: sonde.admin.v1.Health.checks:type_name -> sonde.admin.v1.HealthCheck
-	3,  // 42: sonde.admin.v1.HealthCheck.status:type_name -> sonde.admin.v1.HealthCheck.Status
-	65, // 43: sonde.admin.v1.HealthCheck.at:type_name -> google.protobuf.Timestamp
-	66, // 44: sonde.admin.v1.HealthCheck.took:type_name -> google.protobuf.Duration
-	50, // 45: sonde.admin.v1.HealthCheck.changes:type_name -> sonde.admin.v1.HealthChange
-	65, // 46: sonde.admin.v1.HealthChange.at:type_name -> google.protobuf.Timestamp
-	3,  // 47: sonde.admin.v1.HealthChange.status:type_name -> sonde.admin.v1.HealthCheck.Status
-	54, // 48: sonde.admin.v1.ListRestartsResponse.restarts:type_name -> sonde.admin.v1.Restart
-	53, // 49: sonde.admin.v1.ListRestartsResponse.round:type_name -> sonde.admin.v1.RestartRound
-	7,  // 50: sonde.admin.v1.ListRestartsResponse.tail:type_name -> sonde.admin.v1.Tail
-	65, // 51: sonde.admin.v1.RestartRound.at:type_name -> google.protobuf.Timestamp
-	4,  // 52: sonde.admin.v1.Restart.state:type_name -> sonde.admin.v1.Restart.State
-	65, // 53: sonde.admin.v1.Restart.since:type_name -> google.protobuf.Timestamp
-	55, // 54: sonde.admin.v1.Restart.decision:type_name -> sonde.admin.v1.RestartDecision
-	29, // 55: sonde.admin.v1.ExplainRestartResponse.agent:type_name -> sonde.admin.v1.AgentState
-	58, // 56: sonde.admin.v1.ExplainRestartResponse.containers:type_name -> sonde.admin.v1.GuardedContainer
-	59, // 57: sonde.admin.v1.ExplainRestartResponse.workload:type_name -> sonde.admin.v1.RestartWorkload
-	53, // 58: sonde.admin.v1.ExplainRestartResponse.round:type_name -> sonde.admin.v1.RestartRound
-	5,  // 59: sonde.admin.v1.GuardedContainer.check:type_name -> sonde.admin.v1.GuardedContainer.Check
-	65, // 60: sonde.admin.v1.GuardedContainer.since:type_name -> google.protobuf.Timestamp
-	54, // 61: sonde.admin.v1.GuardedContainer.restart:type_name -> sonde.admin.v1.Restart
-	60, // 62: sonde.admin.v1.RestartWorkload.grants:type_name -> sonde.admin.v1.RestartGrant
-	65, // 63: sonde.admin.v1.RestartGrant.granted:type_name -> google.protobuf.Timestamp
-	65, // 64: sonde.admin.v1.RestartGrant.spent:type_name -> google.protobuf.Timestamp
-	65, // 65: sonde.admin.v1.RestartGrant.ended:type_name -> google.protobuf.Timestamp
-	65, // 66: sonde.admin.v1.RestartGrant.judged:type_name -> google.protobuf.Timestamp
-	65, // 67: sonde.admin.v1.FreezeZoneResponse.since:type_name -> google.protobuf.Timestamp
-	11, // 68: sonde.admin.v1.AdminService.ListMeshes:input_type -> sonde.admin.v1.ListMeshesRequest
-	14, // 69: sonde.admin.v1.AdminService.ListDataplanes:input_type -> sonde.admin.v1.ListDataplanesRequest
-	18, // 70: sonde.admin.v1.AdminService.ListServices:input_type -> sonde.admin.v1.ListServicesRequest
-	21, // 71: sonde.admin.v1.AdminService.ListMeshServices:input_type -> sonde.admin.v1.ListMeshServicesRequest
-	26, // 72: sonde.admin.v1.AdminService.ListProxies:input_type -> sonde.admin.v1.ListProxiesRequest
-	34, // 73: sonde.admin.v1.AdminService.InspectDataplane:input_type -> sonde.admin.v1.InspectDataplaneRequest
-	36, // 74: sonde.admin.v1.AdminService.InspectEnvoy:input_type -> sonde.admin.v1.InspectEnvoyRequest
-	38, // 75: sonde.admin.v1.AdminService.GenerateDataplaneToken:input_type -> sonde.admin.v1.GenerateDataplaneTokenRequest
-	40, // 76: sonde.admin.v1.AdminService.RotateCA:input_type -> sonde.admin.v1.RotateCARequest
-	41, // 77: sonde.admin.v1.AdminService.GetRotation:input_type -> sonde.admin.v1.GetRotationRequest
-	42, // 78: sonde.admin.v1.AdminService.RotateServingCA:input_type -> sonde.admin.v1.RotateServingCARequest
-	43, // 79: sonde.admin.v1.AdminService.GetServingRotation:input_type -> sonde.admin.v1.GetServingRotationRequest
-	9,  // 80: sonde.admin.v1.AdminService.DrainDataplane:input_type -> sonde.admin.v1.DrainDataplaneRequest
-	51, // 81: sonde.admin.v1.AdminService.ListRestarts:input_type -> sonde.admin.v1.ListRestartsRequest
-	56, // 82: sonde.admin.v1.AdminService.ExplainRestart:input_type -> sonde.admin.v1.ExplainRestartRequest
-	61, // 83: sonde.admin.v1.AdminService.ReleaseRestarts:input_type -> sonde.admin.v1.ReleaseRestartsRequest
-	63, // 84: sonde.admin.v1.AdminService.FreezeZone:input_type -> sonde.admin.v1.FreezeZoneRequest
-	47, // 85: sonde.admin.v1.AdminService.GetHealth:input_type -> sonde.admin.v1.GetHealthRequest
-	12, // 86: sonde.admin.v1.AdminService.ListMeshes:output_type -> sonde.admin.v1.ListMeshesResponse
-	15, // 87: sonde.admin.v1.AdminService.ListDataplanes:output_type -> sonde.admin.v1.ListDataplanesResponse
-	19, // 88: sonde.admin.v1.AdminService.ListServices:output_type -> sonde.admin.v1.ListServicesResponse
-	22, // 89: sonde.admin.v1.AdminService.ListMeshServices:output_type -> sonde.admin.v1.ListMeshServicesResponse
-	27, // 90: sonde.admin.v1.AdminService.ListProxies:output_type -> sonde.admin.v1.ListProxiesResponse
-	35, // 91: sonde.admin.v1.AdminService.InspectDataplane:output_type -> sonde.admin.v1.InspectDataplaneResponse
-	37, // 92: sonde.admin.v1.AdminService.InspectEnvoy:output_type -> sonde.admin.v1.InspectEnvoyPart
-	39, // 93: sonde.admin.v1.AdminService.GenerateDataplaneToken:output_type -> sonde.admin.v1.GenerateDataplaneTokenResponse
-	44, // 94: sonde.admin.v1.AdminService.RotateCA:output_type -> sonde.admin.v1.Rotation
-	44, // 95: sonde.admin.v1.AdminService.GetRotation:output_type -> sonde.admin.v1.Rotation
-	44, // 96: sonde.admin.v1.AdminService.RotateServingCA:output_type -> sonde.admin.v1.Rotation
-	44, // 97: sonde.admin.v1.AdminService.GetServingRotation:output_type -> sonde.admin.v1.Rotation
-	10, // 98: sonde.admin.v1.AdminService.DrainDataplane:output_type -> sonde.admin.v1.DrainDataplaneResponse
-	52, // 99: sonde.admin.v1.AdminService.ListRestarts:output_type -> sonde.admin.v1.ListRestartsResponse
-	57, // 100: sonde.admin.v1.AdminService.ExplainRestart:output_type -> sonde.admin.v1.ExplainRestartResponse
-	62, // 101: sonde.admin.v1.AdminService.ReleaseRestarts:output_type -> sonde.admin.v1.ReleaseRestartsResponse
-	64, // 102: sonde.admin.v1.AdminService.FreezeZone:output_type -> sonde.admin.v1.FreezeZoneResponse
-	48, // 103: sonde.admin.v1.AdminService.GetHealth:output_type -> sonde.admin.v1.Health
-	86, // [86:104] is the sub-list for method output_type
-	68, // [68:86] is the sub-list for method input_type
-	68, // [68:68] is the sub-list for extension type_name
-	68, // [68:68] is the sub-list for extension extendee
-	0,  // [0:68] is the sub-list for field type_name
+	9,  // 0: sonde.admin.v1.CheckStrictResponse.meshes:type_name -> sonde.admin.v1.StrictMesh
+	73, // 1: sonde.admin.v1.StrictMesh.since:type_name -> google.protobuf.Timestamp
+	10, // 2: sonde.admin.v1.StrictMesh.ports:type_name -> sonde.admin.v1.StrictPort
+	13, // 3: sonde.admin.v1.StrictMesh.gaps:type_name -> sonde.admin.v1.StrictGap
+	0,  // 4: sonde.admin.v1.StrictPort.kind:type_name -> sonde.admin.v1.StrictPort.Kind
+	11, // 5: sonde.admin.v1.StrictPort.sources:type_name -> sonde.admin.v1.StrictSource
+	12, // 6: sonde.admin.v1.StrictPort.others:type_name -> sonde.admin.v1.StrictTally
+	12, // 7: sonde.admin.v1.StrictPort.probes:type_name -> sonde.admin.v1.StrictTally
+	12, // 8: sonde.admin.v1.StrictSource.tally:type_name -> sonde.admin.v1.StrictTally
+	73, // 9: sonde.admin.v1.StrictTally.first:type_name -> google.protobuf.Timestamp
+	73, // 10: sonde.admin.v1.StrictTally.last:type_name -> google.protobuf.Timestamp
+	16, // 11: sonde.admin.v1.Tail.problems:type_name -> sonde.admin.v1.Problem
+	14, // 12: sonde.admin.v1.ListMeshesRequest.filter:type_name -> sonde.admin.v1.Filter
+	21, // 13: sonde.admin.v1.ListMeshesResponse.meshes:type_name -> sonde.admin.v1.Mesh
+	15, // 14: sonde.admin.v1.ListMeshesResponse.tail:type_name -> sonde.admin.v1.Tail
+	73, // 15: sonde.admin.v1.Mesh.ca_expires:type_name -> google.protobuf.Timestamp
+	14, // 16: sonde.admin.v1.ListDataplanesRequest.filter:type_name -> sonde.admin.v1.Filter
+	24, // 17: sonde.admin.v1.ListDataplanesResponse.dataplanes:type_name -> sonde.admin.v1.Dataplane
+	15, // 18: sonde.admin.v1.ListDataplanesResponse.tail:type_name -> sonde.admin.v1.Tail
+	25, // 19: sonde.admin.v1.Dataplane.inbounds:type_name -> sonde.admin.v1.InboundHealth
+	1,  // 20: sonde.admin.v1.InboundHealth.health:type_name -> sonde.admin.v1.Endpoint.Health
+	14, // 21: sonde.admin.v1.ListServicesRequest.filter:type_name -> sonde.admin.v1.Filter
+	28, // 22: sonde.admin.v1.ListServicesResponse.services:type_name -> sonde.admin.v1.Service
+	15, // 23: sonde.admin.v1.ListServicesResponse.tail:type_name -> sonde.admin.v1.Tail
+	33, // 24: sonde.admin.v1.Service.endpoints:type_name -> sonde.admin.v1.Endpoint
+	14, // 25: sonde.admin.v1.ListMeshServicesRequest.filter:type_name -> sonde.admin.v1.Filter
+	31, // 26: sonde.admin.v1.ListMeshServicesResponse.mesh_services:type_name -> sonde.admin.v1.MeshService
+	15, // 27: sonde.admin.v1.ListMeshServicesResponse.tail:type_name -> sonde.admin.v1.Tail
+	32, // 28: sonde.admin.v1.MeshService.ports:type_name -> sonde.admin.v1.MeshServicePort
+	1,  // 29: sonde.admin.v1.Endpoint.health:type_name -> sonde.admin.v1.Endpoint.Health
+	73, // 30: sonde.admin.v1.Endpoint.agent_lost_since:type_name -> google.protobuf.Timestamp
+	14, // 31: sonde.admin.v1.ListProxiesRequest.filter:type_name -> sonde.admin.v1.Filter
+	36, // 32: sonde.admin.v1.ListProxiesResponse.proxies:type_name -> sonde.admin.v1.Proxy
+	15, // 33: sonde.admin.v1.ListProxiesResponse.tail:type_name -> sonde.admin.v1.Tail
+	38, // 34: sonde.admin.v1.Proxy.agent:type_name -> sonde.admin.v1.Agent
+	39, // 35: sonde.admin.v1.Proxy.streams:type_name -> sonde.admin.v1.Stream
+	37, // 36: sonde.admin.v1.Proxy.agent_state:type_name -> sonde.admin.v1.AgentState
+	2,  // 37: sonde.admin.v1.AgentState.phase:type_name -> sonde.admin.v1.AgentState.Phase
+	73, // 38: sonde.admin.v1.AgentState.since:type_name -> google.protobuf.Timestamp
+	73, // 39: sonde.admin.v1.Agent.connected_since:type_name -> google.protobuf.Timestamp
+	73, // 40: sonde.admin.v1.Agent.certificate_expires:type_name -> google.protobuf.Timestamp
+	73, // 41: sonde.admin.v1.Stream.connected_since:type_name -> google.protobuf.Timestamp
+	40, // 42: sonde.admin.v1.Stream.types:type_name -> sonde.admin.v1.TypeStatus
+	41, // 43: sonde.admin.v1.TypeStatus.nacks:type_name -> sonde.admin.v1.Nack
+	73, // 44: sonde.admin.v1.Nack.at:type_name -> google.protobuf.Timestamp
+	74, // 45: sonde.admin.v1.GenerateDataplaneTokenRequest.valid_for:type_name -> google.protobuf.Duration
+	73, // 46: sonde.admin.v1.GenerateDataplaneTokenResponse.expires:type_name -> google.protobuf.Timestamp
+	3,  // 47: sonde.admin.v1.Rotation.step:type_name -> sonde.admin.v1.Rotation.Step
+	54, // 48: sonde.admin.v1.Rotation.waiting:type_name -> sonde.admin.v1.Waiting
+	53, // 49: sonde.admin.v1.Rotation.replicas:type_name -> sonde.admin.v1.WaitingReplica
+	54, // 50: sonde.admin.v1.Rotation.missed:type_name -> sonde.admin.v1.Waiting
+	73, // 51: sonde.admin.v1.Waiting.certificate_expires:type_name -> google.protobuf.Timestamp
+	57, // 52: sonde.admin.v1.Health.checks:type_name -> sonde.admin.v1.HealthCheck
+	4,  // 53: sonde.admin.v1.HealthCheck.status:type_name -> sonde.admin.v1.HealthCheck.Status
+	73, // 54: sonde.admin.v1.HealthCheck.at:type_name -> google.protobuf.Timestamp
+	74, // 55: sonde.admin.v1.HealthCheck.took:type_name -> google.protobuf.Duration
+	58, // 56: sonde.admin.v1.HealthCheck.changes:type_name -> sonde.admin.v1.HealthChange
+	73, // 57: sonde.admin.v1.HealthChange.at:type_name -> google.protobuf.Timestamp
+	4,  // 58: sonde.admin.v1.HealthChange.status:type_name -> sonde.admin.v1.HealthCheck.Status
+	62, // 59: sonde.admin.v1.ListRestartsResponse.restarts:type_name -> sonde.admin.v1.Restart
+	61, // 60: sonde.admin.v1.ListRestartsResponse.round:type_name -> sonde.admin.v1.RestartRound
+	15, // 61: sonde.admin.v1.ListRestartsResponse.tail:type_name -> sonde.admin.v1.Tail
+	73, // 62: sonde.admin.v1.RestartRound.at:type_name -> google.protobuf.Timestamp
+	5,  // 63: sonde.admin.v1.Restart.state:type_name -> sonde.admin.v1.Restart.State
+	73, // 64: sonde.admin.v1.Restart.since:type_name -> google.protobuf.Timestamp
+	63, // 65: sonde.admin.v1.Restart.decision:type_name -> sonde.admin.v1.RestartDecision
+	37, // 66: sonde.admin.v1.ExplainRestartResponse.agent:type_name -> sonde.admin.v1.AgentState
+	66, // 67: sonde.admin.v1.ExplainRestartResponse.containers:type_name -> sonde.admin.v1.GuardedContainer
+	67, // 68: sonde.admin.v1.ExplainRestartResponse.workload:type_name -> sonde.admin.v1.RestartWorkload
+	61, // 69: sonde.admin.v1.ExplainRestartResponse.round:type_name -> sonde.admin.v1.RestartRound
+	6,  // 70: sonde.admin.v1.GuardedContainer.check:type_name -> sonde.admin.v1.GuardedContainer.Check
+	73, // 71: sonde.admin.v1.GuardedContainer.since:type_name -> google.protobuf.Timestamp
+	62, // 72: sonde.admin.v1.GuardedContainer.restart:type_name -> sonde.admin.v1.Restart
+	68, // 73: sonde.admin.v1.RestartWorkload.grants:type_name -> sonde.admin.v1.RestartGrant
+	73, // 74: sonde.admin.v1.RestartGrant.granted:type_name -> google.protobuf.Timestamp
+	73, // 75: sonde.admin.v1.RestartGrant.spent:type_name -> google.protobuf.Timestamp
+	73, // 76: sonde.admin.v1.RestartGrant.ended:type_name -> google.protobuf.Timestamp
+	73, // 77: sonde.admin.v1.RestartGrant.judged:type_name -> google.protobuf.Timestamp
+	73, // 78: sonde.admin.v1.FreezeZoneResponse.since:type_name -> google.protobuf.Timestamp
+	19, // 79: sonde.admin.v1.AdminService.ListMeshes:input_type -> sonde.admin.v1.ListMeshesRequest
+	22, // 80: sonde.admin.v1.AdminService.ListDataplanes:input_type -> sonde.admin.v1.ListDataplanesRequest
+	26, // 81: sonde.admin.v1.AdminService.ListServices:input_type -> sonde.admin.v1.ListServicesRequest
+	29, // 82: sonde.admin.v1.AdminService.ListMeshServices:input_type -> sonde.admin.v1.ListMeshServicesRequest
+	34, // 83: sonde.admin.v1.AdminService.ListProxies:input_type -> sonde.admin.v1.ListProxiesRequest
+	42, // 84: sonde.admin.v1.AdminService.InspectDataplane:input_type -> sonde.admin.v1.InspectDataplaneRequest
+	44, // 85: sonde.admin.v1.AdminService.InspectEnvoy:input_type -> sonde.admin.v1.InspectEnvoyRequest
+	46, // 86: sonde.admin.v1.AdminService.GenerateDataplaneToken:input_type -> sonde.admin.v1.GenerateDataplaneTokenRequest
+	48, // 87: sonde.admin.v1.AdminService.RotateCA:input_type -> sonde.admin.v1.RotateCARequest
+	49, // 88: sonde.admin.v1.AdminService.GetRotation:input_type -> sonde.admin.v1.GetRotationRequest
+	50, // 89: sonde.admin.v1.AdminService.RotateServingCA:input_type -> sonde.admin.v1.RotateServingCARequest
+	51, // 90: sonde.admin.v1.AdminService.GetServingRotation:input_type -> sonde.admin.v1.GetServingRotationRequest
+	17, // 91: sonde.admin.v1.AdminService.DrainDataplane:input_type -> sonde.admin.v1.DrainDataplaneRequest
+	59, // 92: sonde.admin.v1.AdminService.ListRestarts:input_type -> sonde.admin.v1.ListRestartsRequest
+	64, // 93: sonde.admin.v1.AdminService.ExplainRestart:input_type -> sonde.admin.v1.ExplainRestartRequest
+	69, // 94: sonde.admin.v1.AdminService.ReleaseRestarts:input_type -> sonde.admin.v1.ReleaseRestartsRequest
+	71, // 95: sonde.admin.v1.AdminService.FreezeZone:input_type -> sonde.admin.v1.FreezeZoneRequest
+	7,  // 96: sonde.admin.v1.AdminService.CheckStrict:input_type -> sonde.admin.v1.CheckStrictRequest
+	55, // 97: sonde.admin.v1.AdminService.GetHealth:input_type -> sonde.admin.v1.GetHealthRequest
+	20, // 98: sonde.admin.v1.AdminService.ListMeshes:output_type -> sonde.admin.v1.ListMeshesResponse
+	23, // 99: sonde.admin.v1.AdminService.ListDataplanes:output_type -> sonde.admin.v1.ListDataplanesResponse
+	27, // 100: sonde.admin.v1.AdminService.ListServices:output_type -> sonde.admin.v1.ListServicesResponse
+	30, // 101: sonde.admin.v1.AdminService.ListMeshServices:output_type -> sonde.admin.v1.ListMeshServicesResponse
+	35, // 102: sonde.admin.v1.AdminService.ListProxies:output_type -> sonde.admin.v1.ListProxiesResponse
+	43, // 103: sonde.admin.v1.AdminService.InspectDataplane:output_type -> sonde.admin.v1.InspectDataplaneResponse
+	45, // 104: sonde.admin.v1.AdminService.InspectEnvoy:output_type -> sonde.admin.v1.InspectEnvoyPart
+	47, // 105: sonde.admin.v1.AdminService.GenerateDataplaneToken:output_type -> sonde.admin.v1.GenerateDataplaneTokenResponse
+	52, // 106: sonde.admin.v1.AdminService.RotateCA:output_type -> sonde.admin.v1.Rotation
+	52, // 107: sonde.admin.v1.AdminService.GetRotation:output_type -> sonde.admin.v1.Rotation
+	52, // 108: sonde.admin.v1.AdminService.RotateServingCA:output_type -> sonde.admin.v1.Rotation
+	52, // 109: sonde.admin.v1.AdminService.GetServingRotation:output_type -> sonde.admin.v1.Rotation
+	18, // 110: sonde.admin.v1.AdminService.DrainDataplane:output_type -> sonde.admin.v1.DrainDataplaneResponse
+	60, // 111: sonde.admin.v1.AdminService.ListRestarts:output_type -> sonde.admin.v1.ListRestartsResponse
+	65, // 112: sonde.admin.v1.AdminService.ExplainRestart:output_type -> sonde.admin.v1.ExplainRestartResponse
+	70, // 113: sonde.admin.v1.AdminService.ReleaseRestarts:output_type -> sonde.admin.v1.ReleaseRestartsResponse
+	72, // 114: sonde.admin.v1.AdminService.FreezeZone:output_type -> sonde.admin.v1.FreezeZoneResponse
+	8,  // 115: sonde.admin.v1.AdminService.CheckStrict:output_type -> sonde.admin.v1.CheckStrictResponse
+	56, // 116: sonde.admin.v1.AdminService.GetHealth:output_type -> sonde.admin.v1.Health
+	98, // [98:117] is the sub-list for method output_type
+	79, // [79:98] is the sub-list for method input_type
+	79, // [79:79] is the sub-list for extension type_name
+	79, // [79:79] is the sub-list for extension extendee
+	0,  // [0:79] is the sub-list for field type_name
 }
 
 func init() { file_admin_v1_admin_proto_init() }
@@ -5023,8 +5718,8 @@ func file_admin_v1_admin_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_admin_v1_admin_proto_rawDesc), len(file_admin_v1_admin_proto_rawDesc)),
-			NumEnums:      6,
-			NumMessages:   59,
+			NumEnums:      7,
+			NumMessages:   66,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -4,7 +4,8 @@
 // - protoc             (unknown)
 // source: admin/v1/admin.proto
 
-// sondectl speaks this to the control plane, on port 5681. Each call carries the metadata "authorization: Bearer TOKEN".
+// sondectl speaks this to the control plane, on port 5681. Each call carries the metadata "authorization: Bearer TOKEN", with the admin token, or on
+// Kubernetes with one of a service account for audience sonde-admin, which has the right that the method needs (rights.go).
 
 package adminv1
 
@@ -38,6 +39,7 @@ const (
 	AdminService_ExplainRestart_FullMethodName         = "/sonde.admin.v1.AdminService/ExplainRestart"
 	AdminService_ReleaseRestarts_FullMethodName        = "/sonde.admin.v1.AdminService/ReleaseRestarts"
 	AdminService_FreezeZone_FullMethodName             = "/sonde.admin.v1.AdminService/FreezeZone"
+	AdminService_CheckStrict_FullMethodName            = "/sonde.admin.v1.AdminService/CheckStrict"
 	AdminService_GetHealth_FullMethodName              = "/sonde.admin.v1.AdminService/GetHealth"
 )
 
@@ -45,8 +47,8 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Errors of all calls: UNAUTHENTICATED (no token, or a wrong one), RESOURCE_EXHAUSTED (too many of these from one
-// address), UNAVAILABLE (the control plane has not read its store yet), NOT_FOUND (no such mesh or dataplane).
+// Errors of all calls: UNAUTHENTICATED (no token, or a wrong one), PERMISSION_DENIED (a right is missing), RESOURCE_EXHAUSTED (too many tokens from one
+// address), UNAVAILABLE (the control plane has not read its store yet, or the API server does not say who calls), NOT_FOUND (no such mesh or dataplane).
 type AdminServiceClient interface {
 	ListMeshes(ctx context.Context, in *ListMeshesRequest, opts ...grpc.CallOption) (*ListMeshesResponse, error)
 	ListDataplanes(ctx context.Context, in *ListDataplanesRequest, opts ...grpc.CallOption) (*ListDataplanesResponse, error)
@@ -85,6 +87,8 @@ type AdminServiceClient interface {
 	// FreezeZone freezes a zone, or thaws it; any replica passes it on to the one that leads. FAILED_PRECONDITION: the control plane reads files, or freeze.mode is
 	// off. NOT_FOUND: no node with pods of the mesh is in the zone. UNAVAILABLE: no replica leads, or the one that does is not reached.
 	FreezeZone(ctx context.Context, in *FreezeZoneRequest, opts ...grpc.CallOption) (*FreezeZoneResponse, error)
+	// CheckStrict says what speaks against mode STRICT: which of the traffic of PERMISSIVE meshes it would refuse, and which proxies cannot tell.
+	CheckStrict(ctx context.Context, in *CheckStrictRequest, opts ...grpc.CallOption) (*CheckStrictResponse, error)
 	// GetHealth says what /livez and /readyz of this replica of the control plane say, with reasons. It answers before the store is read,
 	// too.
 	GetHealth(ctx context.Context, in *GetHealthRequest, opts ...grpc.CallOption) (*Health, error)
@@ -277,6 +281,16 @@ func (c *adminServiceClient) FreezeZone(ctx context.Context, in *FreezeZoneReque
 	return out, nil
 }
 
+func (c *adminServiceClient) CheckStrict(ctx context.Context, in *CheckStrictRequest, opts ...grpc.CallOption) (*CheckStrictResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CheckStrictResponse)
+	err := c.cc.Invoke(ctx, AdminService_CheckStrict_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *adminServiceClient) GetHealth(ctx context.Context, in *GetHealthRequest, opts ...grpc.CallOption) (*Health, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(Health)
@@ -291,8 +305,8 @@ func (c *adminServiceClient) GetHealth(ctx context.Context, in *GetHealthRequest
 // All implementations must embed UnimplementedAdminServiceServer
 // for forward compatibility.
 //
-// Errors of all calls: UNAUTHENTICATED (no token, or a wrong one), RESOURCE_EXHAUSTED (too many of these from one
-// address), UNAVAILABLE (the control plane has not read its store yet), NOT_FOUND (no such mesh or dataplane).
+// Errors of all calls: UNAUTHENTICATED (no token, or a wrong one), PERMISSION_DENIED (a right is missing), RESOURCE_EXHAUSTED (too many tokens from one
+// address), UNAVAILABLE (the control plane has not read its store yet, or the API server does not say who calls), NOT_FOUND (no such mesh or dataplane).
 type AdminServiceServer interface {
 	ListMeshes(context.Context, *ListMeshesRequest) (*ListMeshesResponse, error)
 	ListDataplanes(context.Context, *ListDataplanesRequest) (*ListDataplanesResponse, error)
@@ -331,6 +345,8 @@ type AdminServiceServer interface {
 	// FreezeZone freezes a zone, or thaws it; any replica passes it on to the one that leads. FAILED_PRECONDITION: the control plane reads files, or freeze.mode is
 	// off. NOT_FOUND: no node with pods of the mesh is in the zone. UNAVAILABLE: no replica leads, or the one that does is not reached.
 	FreezeZone(context.Context, *FreezeZoneRequest) (*FreezeZoneResponse, error)
+	// CheckStrict says what speaks against mode STRICT: which of the traffic of PERMISSIVE meshes it would refuse, and which proxies cannot tell.
+	CheckStrict(context.Context, *CheckStrictRequest) (*CheckStrictResponse, error)
 	// GetHealth says what /livez and /readyz of this replica of the control plane say, with reasons. It answers before the store is read,
 	// too.
 	GetHealth(context.Context, *GetHealthRequest) (*Health, error)
@@ -394,6 +410,9 @@ func (UnimplementedAdminServiceServer) ReleaseRestarts(context.Context, *Release
 }
 func (UnimplementedAdminServiceServer) FreezeZone(context.Context, *FreezeZoneRequest) (*FreezeZoneResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method FreezeZone not implemented")
+}
+func (UnimplementedAdminServiceServer) CheckStrict(context.Context, *CheckStrictRequest) (*CheckStrictResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CheckStrict not implemented")
 }
 func (UnimplementedAdminServiceServer) GetHealth(context.Context, *GetHealthRequest) (*Health, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetHealth not implemented")
@@ -718,6 +737,24 @@ func _AdminService_FreezeZone_Handler(srv interface{}, ctx context.Context, dec 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_CheckStrict_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CheckStrictRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).CheckStrict(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_CheckStrict_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).CheckStrict(ctx, req.(*CheckStrictRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _AdminService_GetHealth_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(GetHealthRequest)
 	if err := dec(in); err != nil {
@@ -806,6 +843,10 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "FreezeZone",
 			Handler:    _AdminService_FreezeZone_Handler,
+		},
+		{
+			MethodName: "CheckStrict",
+			Handler:    _AdminService_CheckStrict_Handler,
 		},
 		{
 			MethodName: "GetHealth",

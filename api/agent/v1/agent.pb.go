@@ -25,6 +25,58 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type PlaintextInbound_Kind int32
+
+const (
+	// It is not encrypted.
+	PlaintextInbound_PLAINTEXT PlaintextInbound_Kind = 0
+	// It is the application's own TLS.
+	PlaintextInbound_APPLICATION_TLS PlaintextInbound_Kind = 1
+	// The port has no inbound.
+	PlaintextInbound_NO_INBOUND PlaintextInbound_Kind = 2
+)
+
+// Enum value maps for PlaintextInbound_Kind.
+var (
+	PlaintextInbound_Kind_name = map[int32]string{
+		0: "PLAINTEXT",
+		1: "APPLICATION_TLS",
+		2: "NO_INBOUND",
+	}
+	PlaintextInbound_Kind_value = map[string]int32{
+		"PLAINTEXT":       0,
+		"APPLICATION_TLS": 1,
+		"NO_INBOUND":      2,
+	}
+)
+
+func (x PlaintextInbound_Kind) Enum() *PlaintextInbound_Kind {
+	p := new(PlaintextInbound_Kind)
+	*p = x
+	return p
+}
+
+func (x PlaintextInbound_Kind) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (PlaintextInbound_Kind) Descriptor() protoreflect.EnumDescriptor {
+	return file_agent_v1_agent_proto_enumTypes[0].Descriptor()
+}
+
+func (PlaintextInbound_Kind) Type() protoreflect.EnumType {
+	return &file_agent_v1_agent_proto_enumTypes[0]
+}
+
+func (x PlaintextInbound_Kind) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use PlaintextInbound_Kind.Descriptor instead.
+func (PlaintextInbound_Kind) EnumDescriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{10, 0}
+}
+
 type Restarts_Mode int32
 
 const (
@@ -61,11 +113,11 @@ func (x Restarts_Mode) String() string {
 }
 
 func (Restarts_Mode) Descriptor() protoreflect.EnumDescriptor {
-	return file_agent_v1_agent_proto_enumTypes[0].Descriptor()
+	return file_agent_v1_agent_proto_enumTypes[1].Descriptor()
 }
 
 func (Restarts_Mode) Type() protoreflect.EnumType {
-	return &file_agent_v1_agent_proto_enumTypes[0]
+	return &file_agent_v1_agent_proto_enumTypes[1]
 }
 
 func (x Restarts_Mode) Number() protoreflect.EnumNumber {
@@ -74,7 +126,7 @@ func (x Restarts_Mode) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Restarts_Mode.Descriptor instead.
 func (Restarts_Mode) EnumDescriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{21, 0}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{25, 0}
 }
 
 type WhenAway_Policy int32
@@ -113,11 +165,11 @@ func (x WhenAway_Policy) String() string {
 }
 
 func (WhenAway_Policy) Descriptor() protoreflect.EnumDescriptor {
-	return file_agent_v1_agent_proto_enumTypes[1].Descriptor()
+	return file_agent_v1_agent_proto_enumTypes[2].Descriptor()
 }
 
 func (WhenAway_Policy) Type() protoreflect.EnumType {
-	return &file_agent_v1_agent_proto_enumTypes[1]
+	return &file_agent_v1_agent_proto_enumTypes[2]
 }
 
 func (x WhenAway_Policy) Number() protoreflect.EnumNumber {
@@ -126,7 +178,7 @@ func (x WhenAway_Policy) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use WhenAway_Policy.Descriptor instead.
 func (WhenAway_Policy) EnumDescriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{23, 0}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{27, 0}
 }
 
 // Version of a program.
@@ -201,7 +253,8 @@ type JoinRequest struct {
 	MemoryBytes uint64 `protobuf:"varint,8,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
 	// As in Hello.
 	Instance string `protobuf:"bytes,9,opt,name=instance,proto3" json:"instance,omitempty"`
-	// As in Hello. With "serving-ca" Envoy's bootstrap has the agent's file of the control plane's CAs, not what they are now.
+	// As in Hello. With "serving-ca" Envoy's bootstrap has the agent's file of the control plane's CAs, not what they are now. With "plaintext"
+	// it says that the agent takes Envoy's records of plain text.
 	Features      []string `protobuf:"bytes,10,rep,name=features,proto3" json:"features,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -675,6 +728,7 @@ type AgentMessage struct {
 	//	*AgentMessage_ProbeFailures
 	//	*AgentMessage_Readiness
 	//	*AgentMessage_Liveness
+	//	*AgentMessage_Plaintext
 	//	*AgentMessage_EnvoyState
 	//	*AgentMessage_Pong
 	Message       isAgentMessage_Message `protobuf_oneof:"message"`
@@ -782,6 +836,15 @@ func (x *AgentMessage) GetLiveness() *Liveness {
 	return nil
 }
 
+func (x *AgentMessage) GetPlaintext() *Plaintext {
+	if x != nil {
+		if x, ok := x.Message.(*AgentMessage_Plaintext); ok {
+			return x.Plaintext
+		}
+	}
+	return nil
+}
+
 func (x *AgentMessage) GetEnvoyState() *EnvoyState {
 	if x != nil {
 		if x, ok := x.Message.(*AgentMessage_EnvoyState); ok {
@@ -839,8 +902,13 @@ type AgentMessage_Liveness struct {
 	Liveness *Liveness `protobuf:"bytes,7,opt,name=liveness,proto3,oneof"`
 }
 
+type AgentMessage_Plaintext struct {
+	// What mode STRICT would have refused, to a control plane with the feature "plaintext": all of it when a session begins and when that
+	// changes, at most once in a minute, and when the drain begins.
+	Plaintext *Plaintext `protobuf:"bytes,8,opt,name=plaintext,proto3,oneof"`
+}
+
 type AgentMessage_EnvoyState struct {
-	// Kept: 8 for counts of plain text connections.
 	// Why Envoy does not run, to a control plane with the feature "envoy-state": when a session begins in which it does not, and when that
 	// changes.
 	EnvoyState *EnvoyState `protobuf:"bytes,9,opt,name=envoy_state,json=envoyState,proto3,oneof"`
@@ -865,9 +933,270 @@ func (*AgentMessage_Readiness) isAgentMessage_Message() {}
 
 func (*AgentMessage_Liveness) isAgentMessage_Message() {}
 
+func (*AgentMessage_Plaintext) isAgentMessage_Message() {}
+
 func (*AgentMessage_EnvoyState) isAgentMessage_Message() {}
 
 func (*AgentMessage_Pong) isAgentMessage_Message() {}
+
+// Plaintext is what Envoy has taken in mode PERMISSIVE and would refuse in mode STRICT, since the agent has started.
+type Plaintext struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// At most 20.
+	Inbounds      []*PlaintextInbound `protobuf:"bytes,1,rep,name=inbounds,proto3" json:"inbounds,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Plaintext) Reset() {
+	*x = Plaintext{}
+	mi := &file_agent_v1_agent_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Plaintext) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Plaintext) ProtoMessage() {}
+
+func (x *Plaintext) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_v1_agent_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Plaintext.ProtoReflect.Descriptor instead.
+func (*Plaintext) Descriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *Plaintext) GetInbounds() []*PlaintextInbound {
+	if x != nil {
+		return x.Inbounds
+	}
+	return nil
+}
+
+// PlaintextInbound is what has come to one port, for one reason to refuse it.
+type PlaintextInbound struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// That clients have called. 0: ports for which there was no room.
+	Port uint32                `protobuf:"varint,1,opt,name=port,proto3" json:"port,omitempty"`
+	Kind PlaintextInbound_Kind `protobuf:"varint,2,opt,name=kind,proto3,enum=sonde.agent.v1.PlaintextInbound_Kind" json:"kind,omitempty"`
+	// Requests were counted, else connections that have ended.
+	Requests bool `protobuf:"varint,3,opt,name=requests,proto3" json:"requests,omitempty"`
+	// At most 20, those with the most first.
+	Sources []*PlaintextSource `protobuf:"bytes,4,rep,name=sources,proto3" json:"sources,omitempty"`
+	// Of other sources, and of those that are not known.
+	Others *PlaintextTally `protobuf:"bytes,5,opt,name=others,proto3" json:"others,omitempty"`
+	// Requests with the user agent of a kubelet's probes, which are not among the others.
+	Probes        *PlaintextTally `protobuf:"bytes,6,opt,name=probes,proto3" json:"probes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlaintextInbound) Reset() {
+	*x = PlaintextInbound{}
+	mi := &file_agent_v1_agent_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlaintextInbound) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlaintextInbound) ProtoMessage() {}
+
+func (x *PlaintextInbound) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_v1_agent_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlaintextInbound.ProtoReflect.Descriptor instead.
+func (*PlaintextInbound) Descriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *PlaintextInbound) GetPort() uint32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
+func (x *PlaintextInbound) GetKind() PlaintextInbound_Kind {
+	if x != nil {
+		return x.Kind
+	}
+	return PlaintextInbound_PLAINTEXT
+}
+
+func (x *PlaintextInbound) GetRequests() bool {
+	if x != nil {
+		return x.Requests
+	}
+	return false
+}
+
+func (x *PlaintextInbound) GetSources() []*PlaintextSource {
+	if x != nil {
+		return x.Sources
+	}
+	return nil
+}
+
+func (x *PlaintextInbound) GetOthers() *PlaintextTally {
+	if x != nil {
+		return x.Others
+	}
+	return nil
+}
+
+func (x *PlaintextInbound) GetProbes() *PlaintextTally {
+	if x != nil {
+		return x.Probes
+	}
+	return nil
+}
+
+type PlaintextSource struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// IP address that has called.
+	Address       string          `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
+	Tally         *PlaintextTally `protobuf:"bytes,2,opt,name=tally,proto3" json:"tally,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlaintextSource) Reset() {
+	*x = PlaintextSource{}
+	mi := &file_agent_v1_agent_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlaintextSource) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlaintextSource) ProtoMessage() {}
+
+func (x *PlaintextSource) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_v1_agent_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlaintextSource.ProtoReflect.Descriptor instead.
+func (*PlaintextSource) Descriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *PlaintextSource) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *PlaintextSource) GetTally() *PlaintextTally {
+	if x != nil {
+		return x.Tally
+	}
+	return nil
+}
+
+type PlaintextTally struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Count uint64                 `protobuf:"varint,1,opt,name=count,proto3" json:"count,omitempty"`
+	// How many go on, for at least 30 s. Of connections, these are not in the count yet.
+	Open uint32 `protobuf:"varint,2,opt,name=open,proto3" json:"open,omitempty"`
+	// How long ago it was seen first, and last.
+	First         *durationpb.Duration `protobuf:"bytes,3,opt,name=first,proto3" json:"first,omitempty"`
+	Last          *durationpb.Duration `protobuf:"bytes,4,opt,name=last,proto3" json:"last,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlaintextTally) Reset() {
+	*x = PlaintextTally{}
+	mi := &file_agent_v1_agent_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlaintextTally) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlaintextTally) ProtoMessage() {}
+
+func (x *PlaintextTally) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_v1_agent_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlaintextTally.ProtoReflect.Descriptor instead.
+func (*PlaintextTally) Descriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *PlaintextTally) GetCount() uint64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *PlaintextTally) GetOpen() uint32 {
+	if x != nil {
+		return x.Open
+	}
+	return 0
+}
+
+func (x *PlaintextTally) GetFirst() *durationpb.Duration {
+	if x != nil {
+		return x.First
+	}
+	return nil
+}
+
+func (x *PlaintextTally) GetLast() *durationpb.Duration {
+	if x != nil {
+		return x.Last
+	}
+	return nil
+}
 
 // Liveness says which guarded liveness probes of the pod fail, and which pass: at most 20. A container of which it says neither has not been checked
 // since the agent started.
@@ -884,7 +1213,7 @@ type Liveness struct {
 
 func (x *Liveness) Reset() {
 	*x = Liveness{}
-	mi := &file_agent_v1_agent_proto_msgTypes[9]
+	mi := &file_agent_v1_agent_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -896,7 +1225,7 @@ func (x *Liveness) String() string {
 func (*Liveness) ProtoMessage() {}
 
 func (x *Liveness) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[9]
+	mi := &file_agent_v1_agent_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -909,7 +1238,7 @@ func (x *Liveness) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Liveness.ProtoReflect.Descriptor instead.
 func (*Liveness) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{9}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Liveness) GetHeld() []*HeldLiveness {
@@ -953,7 +1282,7 @@ type HeldLiveness struct {
 
 func (x *HeldLiveness) Reset() {
 	*x = HeldLiveness{}
-	mi := &file_agent_v1_agent_proto_msgTypes[10]
+	mi := &file_agent_v1_agent_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -965,7 +1294,7 @@ func (x *HeldLiveness) String() string {
 func (*HeldLiveness) ProtoMessage() {}
 
 func (x *HeldLiveness) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[10]
+	mi := &file_agent_v1_agent_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -978,7 +1307,7 @@ func (x *HeldLiveness) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeldLiveness.ProtoReflect.Descriptor instead.
 func (*HeldLiveness) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{10}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *HeldLiveness) GetContainer() string {
@@ -1027,7 +1356,7 @@ type EnvoyState struct {
 
 func (x *EnvoyState) Reset() {
 	*x = EnvoyState{}
-	mi := &file_agent_v1_agent_proto_msgTypes[11]
+	mi := &file_agent_v1_agent_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1039,7 +1368,7 @@ func (x *EnvoyState) String() string {
 func (*EnvoyState) ProtoMessage() {}
 
 func (x *EnvoyState) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[11]
+	mi := &file_agent_v1_agent_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1052,7 +1381,7 @@ func (x *EnvoyState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnvoyState.ProtoReflect.Descriptor instead.
 func (*EnvoyState) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{11}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *EnvoyState) GetDown() string {
@@ -1073,7 +1402,7 @@ type Readiness struct {
 
 func (x *Readiness) Reset() {
 	*x = Readiness{}
-	mi := &file_agent_v1_agent_proto_msgTypes[12]
+	mi := &file_agent_v1_agent_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1085,7 +1414,7 @@ func (x *Readiness) String() string {
 func (*Readiness) ProtoMessage() {}
 
 func (x *Readiness) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[12]
+	mi := &file_agent_v1_agent_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1098,7 +1427,7 @@ func (x *Readiness) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Readiness.ProtoReflect.Descriptor instead.
 func (*Readiness) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{12}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Readiness) GetInbounds() []*InboundReadiness {
@@ -1124,7 +1453,7 @@ type InboundReadiness struct {
 
 func (x *InboundReadiness) Reset() {
 	*x = InboundReadiness{}
-	mi := &file_agent_v1_agent_proto_msgTypes[13]
+	mi := &file_agent_v1_agent_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1136,7 +1465,7 @@ func (x *InboundReadiness) String() string {
 func (*InboundReadiness) ProtoMessage() {}
 
 func (x *InboundReadiness) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[13]
+	mi := &file_agent_v1_agent_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1149,7 +1478,7 @@ func (x *InboundReadiness) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InboundReadiness.ProtoReflect.Descriptor instead.
 func (*InboundReadiness) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{13}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *InboundReadiness) GetInbound() string {
@@ -1190,7 +1519,7 @@ type ProbeFailures struct {
 
 func (x *ProbeFailures) Reset() {
 	*x = ProbeFailures{}
-	mi := &file_agent_v1_agent_proto_msgTypes[14]
+	mi := &file_agent_v1_agent_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1202,7 +1531,7 @@ func (x *ProbeFailures) String() string {
 func (*ProbeFailures) ProtoMessage() {}
 
 func (x *ProbeFailures) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[14]
+	mi := &file_agent_v1_agent_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1215,7 +1544,7 @@ func (x *ProbeFailures) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeFailures.ProtoReflect.Descriptor instead.
 func (*ProbeFailures) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{14}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ProbeFailures) GetFailures() []*ProbeFailure {
@@ -1246,7 +1575,7 @@ type ProbeFailure struct {
 
 func (x *ProbeFailure) Reset() {
 	*x = ProbeFailure{}
-	mi := &file_agent_v1_agent_proto_msgTypes[15]
+	mi := &file_agent_v1_agent_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1258,7 +1587,7 @@ func (x *ProbeFailure) String() string {
 func (*ProbeFailure) ProtoMessage() {}
 
 func (x *ProbeFailure) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[15]
+	mi := &file_agent_v1_agent_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1271,7 +1600,7 @@ func (x *ProbeFailure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeFailure.ProtoReflect.Descriptor instead.
 func (*ProbeFailure) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{15}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ProbeFailure) GetContainer() string {
@@ -1334,7 +1663,7 @@ type Hello struct {
 
 func (x *Hello) Reset() {
 	*x = Hello{}
-	mi := &file_agent_v1_agent_proto_msgTypes[16]
+	mi := &file_agent_v1_agent_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1346,7 +1675,7 @@ func (x *Hello) String() string {
 func (*Hello) ProtoMessage() {}
 
 func (x *Hello) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[16]
+	mi := &file_agent_v1_agent_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1359,7 +1688,7 @@ func (x *Hello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hello.ProtoReflect.Descriptor instead.
 func (*Hello) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{16}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Hello) GetVersion() *Version {
@@ -1415,7 +1744,7 @@ type SessionNumber struct {
 
 func (x *SessionNumber) Reset() {
 	*x = SessionNumber{}
-	mi := &file_agent_v1_agent_proto_msgTypes[17]
+	mi := &file_agent_v1_agent_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1427,7 +1756,7 @@ func (x *SessionNumber) String() string {
 func (*SessionNumber) ProtoMessage() {}
 
 func (x *SessionNumber) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[17]
+	mi := &file_agent_v1_agent_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1440,7 +1769,7 @@ func (x *SessionNumber) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionNumber.ProtoReflect.Descriptor instead.
 func (*SessionNumber) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{17}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *SessionNumber) GetStarted() *timestamppb.Timestamp {
@@ -1466,7 +1795,7 @@ type Pong struct {
 
 func (x *Pong) Reset() {
 	*x = Pong{}
-	mi := &file_agent_v1_agent_proto_msgTypes[18]
+	mi := &file_agent_v1_agent_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1478,7 +1807,7 @@ func (x *Pong) String() string {
 func (*Pong) ProtoMessage() {}
 
 func (x *Pong) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[18]
+	mi := &file_agent_v1_agent_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1491,7 +1820,7 @@ func (x *Pong) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pong.ProtoReflect.Descriptor instead.
 func (*Pong) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{18}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{22}
 }
 
 // Draining says that this proxy will end: send it nothing new.
@@ -1503,7 +1832,7 @@ type Draining struct {
 
 func (x *Draining) Reset() {
 	*x = Draining{}
-	mi := &file_agent_v1_agent_proto_msgTypes[19]
+	mi := &file_agent_v1_agent_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1515,7 +1844,7 @@ func (x *Draining) String() string {
 func (*Draining) ProtoMessage() {}
 
 func (x *Draining) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[19]
+	mi := &file_agent_v1_agent_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1528,7 +1857,7 @@ func (x *Draining) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Draining.ProtoReflect.Descriptor instead.
 func (*Draining) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{19}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{23}
 }
 
 type ControlMessage struct {
@@ -1556,7 +1885,7 @@ type ControlMessage struct {
 
 func (x *ControlMessage) Reset() {
 	*x = ControlMessage{}
-	mi := &file_agent_v1_agent_proto_msgTypes[20]
+	mi := &file_agent_v1_agent_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1568,7 +1897,7 @@ func (x *ControlMessage) String() string {
 func (*ControlMessage) ProtoMessage() {}
 
 func (x *ControlMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[20]
+	mi := &file_agent_v1_agent_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1581,7 +1910,7 @@ func (x *ControlMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ControlMessage.ProtoReflect.Descriptor instead.
 func (*ControlMessage) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{20}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ControlMessage) GetMessage() isControlMessage_Message {
@@ -1836,7 +2165,7 @@ type Restarts struct {
 
 func (x *Restarts) Reset() {
 	*x = Restarts{}
-	mi := &file_agent_v1_agent_proto_msgTypes[21]
+	mi := &file_agent_v1_agent_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1848,7 +2177,7 @@ func (x *Restarts) String() string {
 func (*Restarts) ProtoMessage() {}
 
 func (x *Restarts) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[21]
+	mi := &file_agent_v1_agent_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1861,7 +2190,7 @@ func (x *Restarts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Restarts.ProtoReflect.Descriptor instead.
 func (*Restarts) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{21}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Restarts) GetMode() Restarts_Mode {
@@ -1901,7 +2230,7 @@ type RestartGrant struct {
 
 func (x *RestartGrant) Reset() {
 	*x = RestartGrant{}
-	mi := &file_agent_v1_agent_proto_msgTypes[22]
+	mi := &file_agent_v1_agent_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1913,7 +2242,7 @@ func (x *RestartGrant) String() string {
 func (*RestartGrant) ProtoMessage() {}
 
 func (x *RestartGrant) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[22]
+	mi := &file_agent_v1_agent_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1926,7 +2255,7 @@ func (x *RestartGrant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartGrant.ProtoReflect.Descriptor instead.
 func (*RestartGrant) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{22}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *RestartGrant) GetName() string {
@@ -1973,7 +2302,7 @@ type WhenAway struct {
 
 func (x *WhenAway) Reset() {
 	*x = WhenAway{}
-	mi := &file_agent_v1_agent_proto_msgTypes[23]
+	mi := &file_agent_v1_agent_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1985,7 +2314,7 @@ func (x *WhenAway) String() string {
 func (*WhenAway) ProtoMessage() {}
 
 func (x *WhenAway) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[23]
+	mi := &file_agent_v1_agent_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1998,7 +2327,7 @@ func (x *WhenAway) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhenAway.ProtoReflect.Descriptor instead.
 func (*WhenAway) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{23}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *WhenAway) GetPolicy() WhenAway_Policy {
@@ -2049,7 +2378,7 @@ type Endpoints struct {
 
 func (x *Endpoints) Reset() {
 	*x = Endpoints{}
-	mi := &file_agent_v1_agent_proto_msgTypes[24]
+	mi := &file_agent_v1_agent_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2061,7 +2390,7 @@ func (x *Endpoints) String() string {
 func (*Endpoints) ProtoMessage() {}
 
 func (x *Endpoints) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[24]
+	mi := &file_agent_v1_agent_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2074,7 +2403,7 @@ func (x *Endpoints) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoints.ProtoReflect.Descriptor instead.
 func (*Endpoints) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{24}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Endpoints) GetReady() bool {
@@ -2104,7 +2433,7 @@ type ServiceProbes struct {
 
 func (x *ServiceProbes) Reset() {
 	*x = ServiceProbes{}
-	mi := &file_agent_v1_agent_proto_msgTypes[25]
+	mi := &file_agent_v1_agent_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2116,7 +2445,7 @@ func (x *ServiceProbes) String() string {
 func (*ServiceProbes) ProtoMessage() {}
 
 func (x *ServiceProbes) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[25]
+	mi := &file_agent_v1_agent_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2129,7 +2458,7 @@ func (x *ServiceProbes) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceProbes.ProtoReflect.Descriptor instead.
 func (*ServiceProbes) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{25}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ServiceProbes) GetProbes() []*ServiceProbe {
@@ -2173,7 +2502,7 @@ type ServiceProbe struct {
 
 func (x *ServiceProbe) Reset() {
 	*x = ServiceProbe{}
-	mi := &file_agent_v1_agent_proto_msgTypes[26]
+	mi := &file_agent_v1_agent_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2185,7 +2514,7 @@ func (x *ServiceProbe) String() string {
 func (*ServiceProbe) ProtoMessage() {}
 
 func (x *ServiceProbe) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[26]
+	mi := &file_agent_v1_agent_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2198,7 +2527,7 @@ func (x *ServiceProbe) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceProbe.ProtoReflect.Descriptor instead.
 func (*ServiceProbe) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{26}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ServiceProbe) GetInbound() string {
@@ -2316,7 +2645,7 @@ type Welcome struct {
 
 func (x *Welcome) Reset() {
 	*x = Welcome{}
-	mi := &file_agent_v1_agent_proto_msgTypes[27]
+	mi := &file_agent_v1_agent_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2328,7 +2657,7 @@ func (x *Welcome) String() string {
 func (*Welcome) ProtoMessage() {}
 
 func (x *Welcome) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[27]
+	mi := &file_agent_v1_agent_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2341,7 +2670,7 @@ func (x *Welcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Welcome.ProtoReflect.Descriptor instead.
 func (*Welcome) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{27}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Welcome) GetVersion() *Version {
@@ -2366,7 +2695,7 @@ type RenewNow struct {
 
 func (x *RenewNow) Reset() {
 	*x = RenewNow{}
-	mi := &file_agent_v1_agent_proto_msgTypes[28]
+	mi := &file_agent_v1_agent_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2378,7 +2707,7 @@ func (x *RenewNow) String() string {
 func (*RenewNow) ProtoMessage() {}
 
 func (x *RenewNow) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[28]
+	mi := &file_agent_v1_agent_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2391,7 +2720,7 @@ func (x *RenewNow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewNow.ProtoReflect.Descriptor instead.
 func (*RenewNow) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{28}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{32}
 }
 
 type Ping struct {
@@ -2402,7 +2731,7 @@ type Ping struct {
 
 func (x *Ping) Reset() {
 	*x = Ping{}
-	mi := &file_agent_v1_agent_proto_msgTypes[29]
+	mi := &file_agent_v1_agent_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2414,7 +2743,7 @@ func (x *Ping) String() string {
 func (*Ping) ProtoMessage() {}
 
 func (x *Ping) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[29]
+	mi := &file_agent_v1_agent_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2427,7 +2756,7 @@ func (x *Ping) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ping.ProtoReflect.Descriptor instead.
 func (*Ping) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{29}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{33}
 }
 
 // Duplicate is another process with this proxy's credentials.
@@ -2441,7 +2770,7 @@ type Duplicate struct {
 
 func (x *Duplicate) Reset() {
 	*x = Duplicate{}
-	mi := &file_agent_v1_agent_proto_msgTypes[30]
+	mi := &file_agent_v1_agent_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2453,7 +2782,7 @@ func (x *Duplicate) String() string {
 func (*Duplicate) ProtoMessage() {}
 
 func (x *Duplicate) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[30]
+	mi := &file_agent_v1_agent_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2466,7 +2795,7 @@ func (x *Duplicate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Duplicate.ProtoReflect.Descriptor instead.
 func (*Duplicate) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{30}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Duplicate) GetAddress() string {
@@ -2484,7 +2813,7 @@ type DrainRecorded struct {
 
 func (x *DrainRecorded) Reset() {
 	*x = DrainRecorded{}
-	mi := &file_agent_v1_agent_proto_msgTypes[31]
+	mi := &file_agent_v1_agent_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2496,7 +2825,7 @@ func (x *DrainRecorded) String() string {
 func (*DrainRecorded) ProtoMessage() {}
 
 func (x *DrainRecorded) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[31]
+	mi := &file_agent_v1_agent_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2509,7 +2838,7 @@ func (x *DrainRecorded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRecorded.ProtoReflect.Descriptor instead.
 func (*DrainRecorded) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{31}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{35}
 }
 
 // Inbounds says whether all inbounds of the Dataplane can get traffic: Envoy has accepted their listeners, and the certificate
@@ -2525,7 +2854,7 @@ type Inbounds struct {
 
 func (x *Inbounds) Reset() {
 	*x = Inbounds{}
-	mi := &file_agent_v1_agent_proto_msgTypes[32]
+	mi := &file_agent_v1_agent_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2537,7 +2866,7 @@ func (x *Inbounds) String() string {
 func (*Inbounds) ProtoMessage() {}
 
 func (x *Inbounds) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[32]
+	mi := &file_agent_v1_agent_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2550,7 +2879,7 @@ func (x *Inbounds) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Inbounds.ProtoReflect.Descriptor instead.
 func (*Inbounds) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{32}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Inbounds) GetAccepted() bool {
@@ -2585,7 +2914,7 @@ type DrainState struct {
 
 func (x *DrainState) Reset() {
 	*x = DrainState{}
-	mi := &file_agent_v1_agent_proto_msgTypes[33]
+	mi := &file_agent_v1_agent_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2597,7 +2926,7 @@ func (x *DrainState) String() string {
 func (*DrainState) ProtoMessage() {}
 
 func (x *DrainState) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[33]
+	mi := &file_agent_v1_agent_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2610,7 +2939,7 @@ func (x *DrainState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainState.ProtoReflect.Descriptor instead.
 func (*DrainState) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{33}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *DrainState) GetTerminating() bool {
@@ -2656,7 +2985,7 @@ type Probes struct {
 
 func (x *Probes) Reset() {
 	*x = Probes{}
-	mi := &file_agent_v1_agent_proto_msgTypes[34]
+	mi := &file_agent_v1_agent_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2668,7 +2997,7 @@ func (x *Probes) String() string {
 func (*Probes) ProtoMessage() {}
 
 func (x *Probes) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[34]
+	mi := &file_agent_v1_agent_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2681,7 +3010,7 @@ func (x *Probes) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Probes.ProtoReflect.Descriptor instead.
 func (*Probes) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{34}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Probes) GetHttp() string {
@@ -2721,7 +3050,7 @@ type ProbePath struct {
 
 func (x *ProbePath) Reset() {
 	*x = ProbePath{}
-	mi := &file_agent_v1_agent_proto_msgTypes[35]
+	mi := &file_agent_v1_agent_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2733,7 +3062,7 @@ func (x *ProbePath) String() string {
 func (*ProbePath) ProtoMessage() {}
 
 func (x *ProbePath) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[35]
+	mi := &file_agent_v1_agent_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2746,7 +3075,7 @@ func (x *ProbePath) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbePath.ProtoReflect.Descriptor instead.
 func (*ProbePath) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{35}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ProbePath) GetPath() string {
@@ -2796,7 +3125,7 @@ type ProbePort struct {
 
 func (x *ProbePort) Reset() {
 	*x = ProbePort{}
-	mi := &file_agent_v1_agent_proto_msgTypes[36]
+	mi := &file_agent_v1_agent_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2808,7 +3137,7 @@ func (x *ProbePort) String() string {
 func (*ProbePort) ProtoMessage() {}
 
 func (x *ProbePort) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[36]
+	mi := &file_agent_v1_agent_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2821,7 +3150,7 @@ func (x *ProbePort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbePort.ProtoReflect.Descriptor instead.
 func (*ProbePort) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{36}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ProbePort) GetAddress() string {
@@ -2871,7 +3200,7 @@ type Query struct {
 
 func (x *Query) Reset() {
 	*x = Query{}
-	mi := &file_agent_v1_agent_proto_msgTypes[37]
+	mi := &file_agent_v1_agent_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2883,7 +3212,7 @@ func (x *Query) String() string {
 func (*Query) ProtoMessage() {}
 
 func (x *Query) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[37]
+	mi := &file_agent_v1_agent_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2896,7 +3225,7 @@ func (x *Query) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Query.ProtoReflect.Descriptor instead.
 func (*Query) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{37}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Query) GetId() string {
@@ -2927,7 +3256,7 @@ type AnswerPart struct {
 
 func (x *AnswerPart) Reset() {
 	*x = AnswerPart{}
-	mi := &file_agent_v1_agent_proto_msgTypes[38]
+	mi := &file_agent_v1_agent_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2939,7 +3268,7 @@ func (x *AnswerPart) String() string {
 func (*AnswerPart) ProtoMessage() {}
 
 func (x *AnswerPart) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[38]
+	mi := &file_agent_v1_agent_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2952,7 +3281,7 @@ func (x *AnswerPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnswerPart.ProtoReflect.Descriptor instead.
 func (*AnswerPart) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{38}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *AnswerPart) GetQuery() string {
@@ -2984,7 +3313,7 @@ type AnswerReceipt struct {
 
 func (x *AnswerReceipt) Reset() {
 	*x = AnswerReceipt{}
-	mi := &file_agent_v1_agent_proto_msgTypes[39]
+	mi := &file_agent_v1_agent_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2996,7 +3325,7 @@ func (x *AnswerReceipt) String() string {
 func (*AnswerReceipt) ProtoMessage() {}
 
 func (x *AnswerReceipt) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[39]
+	mi := &file_agent_v1_agent_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3009,7 +3338,7 @@ func (x *AnswerReceipt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnswerReceipt.ProtoReflect.Descriptor instead.
 func (*AnswerReceipt) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{39}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{43}
 }
 
 // HTTPGet sends a GET request.
@@ -3025,7 +3354,7 @@ type ServiceProbe_HTTPGet struct {
 
 func (x *ServiceProbe_HTTPGet) Reset() {
 	*x = ServiceProbe_HTTPGet{}
-	mi := &file_agent_v1_agent_proto_msgTypes[40]
+	mi := &file_agent_v1_agent_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3037,7 +3366,7 @@ func (x *ServiceProbe_HTTPGet) String() string {
 func (*ServiceProbe_HTTPGet) ProtoMessage() {}
 
 func (x *ServiceProbe_HTTPGet) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[40]
+	mi := &file_agent_v1_agent_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3050,7 +3379,7 @@ func (x *ServiceProbe_HTTPGet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceProbe_HTTPGet.ProtoReflect.Descriptor instead.
 func (*ServiceProbe_HTTPGet) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{26, 0}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{30, 0}
 }
 
 func (x *ServiceProbe_HTTPGet) GetPath() string {
@@ -3085,7 +3414,7 @@ type ServiceProbe_Header struct {
 
 func (x *ServiceProbe_Header) Reset() {
 	*x = ServiceProbe_Header{}
-	mi := &file_agent_v1_agent_proto_msgTypes[41]
+	mi := &file_agent_v1_agent_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3097,7 +3426,7 @@ func (x *ServiceProbe_Header) String() string {
 func (*ServiceProbe_Header) ProtoMessage() {}
 
 func (x *ServiceProbe_Header) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[41]
+	mi := &file_agent_v1_agent_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3110,7 +3439,7 @@ func (x *ServiceProbe_Header) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceProbe_Header.ProtoReflect.Descriptor instead.
 func (*ServiceProbe_Header) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{26, 1}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{30, 1}
 }
 
 func (x *ServiceProbe_Header) GetName() string {
@@ -3136,7 +3465,7 @@ type ServiceProbe_TCPSocket struct {
 
 func (x *ServiceProbe_TCPSocket) Reset() {
 	*x = ServiceProbe_TCPSocket{}
-	mi := &file_agent_v1_agent_proto_msgTypes[42]
+	mi := &file_agent_v1_agent_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3148,7 +3477,7 @@ func (x *ServiceProbe_TCPSocket) String() string {
 func (*ServiceProbe_TCPSocket) ProtoMessage() {}
 
 func (x *ServiceProbe_TCPSocket) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[42]
+	mi := &file_agent_v1_agent_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3161,7 +3490,7 @@ func (x *ServiceProbe_TCPSocket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceProbe_TCPSocket.ProtoReflect.Descriptor instead.
 func (*ServiceProbe_TCPSocket) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{26, 2}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{30, 2}
 }
 
 // GRPC calls grpc.health.v1.Health.
@@ -3174,7 +3503,7 @@ type ServiceProbe_GRPC struct {
 
 func (x *ServiceProbe_GRPC) Reset() {
 	*x = ServiceProbe_GRPC{}
-	mi := &file_agent_v1_agent_proto_msgTypes[43]
+	mi := &file_agent_v1_agent_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3186,7 +3515,7 @@ func (x *ServiceProbe_GRPC) String() string {
 func (*ServiceProbe_GRPC) ProtoMessage() {}
 
 func (x *ServiceProbe_GRPC) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[43]
+	mi := &file_agent_v1_agent_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3199,7 +3528,7 @@ func (x *ServiceProbe_GRPC) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceProbe_GRPC.ProtoReflect.Descriptor instead.
 func (*ServiceProbe_GRPC) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{26, 3}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{30, 3}
 }
 
 func (x *ServiceProbe_GRPC) GetService() string {
@@ -3252,7 +3581,7 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\x0eleaf_not_after\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\fleafNotAfter\x12!\n" +
 	"\fbundle_epoch\x18\x05 \x01(\x03R\vbundleEpoch\x12\"\n" +
 	"\rserving_ca_id\x18\x06 \x01(\tR\vservingCaId\x12(\n" +
-	"\x10serving_ca_epoch\x18\a \x01(\x03R\x0eservingCaEpoch\"\x8b\x04\n" +
+	"\x10serving_ca_epoch\x18\a \x01(\x03R\x0eservingCaEpoch\"\xc6\x04\n" +
 	"\fAgentMessage\x12-\n" +
 	"\x05hello\x18\x01 \x01(\v2\x15.sonde.agent.v1.HelloH\x00R\x05hello\x126\n" +
 	"\bdraining\x18\x02 \x01(\v2\x18.sonde.agent.v1.DrainingH\x00R\bdraining\x12.\n" +
@@ -3260,12 +3589,35 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\aversion\x18\x04 \x01(\v2\x17.sonde.agent.v1.VersionH\x00R\aversion\x12F\n" +
 	"\x0eprobe_failures\x18\x05 \x01(\v2\x1d.sonde.agent.v1.ProbeFailuresH\x00R\rprobeFailures\x129\n" +
 	"\treadiness\x18\x06 \x01(\v2\x19.sonde.agent.v1.ReadinessH\x00R\treadiness\x126\n" +
-	"\bliveness\x18\a \x01(\v2\x18.sonde.agent.v1.LivenessH\x00R\bliveness\x12=\n" +
+	"\bliveness\x18\a \x01(\v2\x18.sonde.agent.v1.LivenessH\x00R\bliveness\x129\n" +
+	"\tplaintext\x18\b \x01(\v2\x19.sonde.agent.v1.PlaintextH\x00R\tplaintext\x12=\n" +
 	"\venvoy_state\x18\t \x01(\v2\x1a.sonde.agent.v1.EnvoyStateH\x00R\n" +
 	"envoyState\x12*\n" +
 	"\x04pong\x18\n" +
 	" \x01(\v2\x14.sonde.agent.v1.PongH\x00R\x04pongB\t\n" +
-	"\amessage\"n\n" +
+	"\amessage\"I\n" +
+	"\tPlaintext\x12<\n" +
+	"\binbounds\x18\x01 \x03(\v2 .sonde.agent.v1.PlaintextInboundR\binbounds\"\xe4\x02\n" +
+	"\x10PlaintextInbound\x12\x12\n" +
+	"\x04port\x18\x01 \x01(\rR\x04port\x129\n" +
+	"\x04kind\x18\x02 \x01(\x0e2%.sonde.agent.v1.PlaintextInbound.KindR\x04kind\x12\x1a\n" +
+	"\brequests\x18\x03 \x01(\bR\brequests\x129\n" +
+	"\asources\x18\x04 \x03(\v2\x1f.sonde.agent.v1.PlaintextSourceR\asources\x126\n" +
+	"\x06others\x18\x05 \x01(\v2\x1e.sonde.agent.v1.PlaintextTallyR\x06others\x126\n" +
+	"\x06probes\x18\x06 \x01(\v2\x1e.sonde.agent.v1.PlaintextTallyR\x06probes\":\n" +
+	"\x04Kind\x12\r\n" +
+	"\tPLAINTEXT\x10\x00\x12\x13\n" +
+	"\x0fAPPLICATION_TLS\x10\x01\x12\x0e\n" +
+	"\n" +
+	"NO_INBOUND\x10\x02\"a\n" +
+	"\x0fPlaintextSource\x12\x18\n" +
+	"\aaddress\x18\x01 \x01(\tR\aaddress\x124\n" +
+	"\x05tally\x18\x02 \x01(\v2\x1e.sonde.agent.v1.PlaintextTallyR\x05tally\"\x9a\x01\n" +
+	"\x0ePlaintextTally\x12\x14\n" +
+	"\x05count\x18\x01 \x01(\x04R\x05count\x12\x12\n" +
+	"\x04open\x18\x02 \x01(\rR\x04open\x12/\n" +
+	"\x05first\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x05first\x12-\n" +
+	"\x04last\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x04last\"n\n" +
 	"\bLiveness\x120\n" +
 	"\x04held\x18\x01 \x03(\v2\x1c.sonde.agent.v1.HeldLivenessR\x04held\x12\x18\n" +
 	"\apassing\x18\x02 \x03(\tR\apassing\x12\x16\n" +
@@ -3444,125 +3796,139 @@ func file_agent_v1_agent_proto_rawDescGZIP() []byte {
 	return file_agent_v1_agent_proto_rawDescData
 }
 
-var file_agent_v1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 44)
+var file_agent_v1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
 var file_agent_v1_agent_proto_goTypes = []any{
-	(Restarts_Mode)(0),             // 0: sonde.agent.v1.Restarts.Mode
-	(WhenAway_Policy)(0),           // 1: sonde.agent.v1.WhenAway.Policy
-	(*Version)(nil),                // 2: sonde.agent.v1.Version
-	(*JoinRequest)(nil),            // 3: sonde.agent.v1.JoinRequest
-	(*JoinResponse)(nil),           // 4: sonde.agent.v1.JoinResponse
-	(*RenewRequest)(nil),           // 5: sonde.agent.v1.RenewRequest
-	(*RenewResponse)(nil),          // 6: sonde.agent.v1.RenewResponse
-	(*Identity)(nil),               // 7: sonde.agent.v1.Identity
-	(*Bundle)(nil),                 // 8: sonde.agent.v1.Bundle
-	(*InUse)(nil),                  // 9: sonde.agent.v1.InUse
-	(*AgentMessage)(nil),           // 10: sonde.agent.v1.AgentMessage
-	(*Liveness)(nil),               // 11: sonde.agent.v1.Liveness
-	(*HeldLiveness)(nil),           // 12: sonde.agent.v1.HeldLiveness
-	(*EnvoyState)(nil),             // 13: sonde.agent.v1.EnvoyState
-	(*Readiness)(nil),              // 14: sonde.agent.v1.Readiness
-	(*InboundReadiness)(nil),       // 15: sonde.agent.v1.InboundReadiness
-	(*ProbeFailures)(nil),          // 16: sonde.agent.v1.ProbeFailures
-	(*ProbeFailure)(nil),           // 17: sonde.agent.v1.ProbeFailure
-	(*Hello)(nil),                  // 18: sonde.agent.v1.Hello
-	(*SessionNumber)(nil),          // 19: sonde.agent.v1.SessionNumber
-	(*Pong)(nil),                   // 20: sonde.agent.v1.Pong
-	(*Draining)(nil),               // 21: sonde.agent.v1.Draining
-	(*ControlMessage)(nil),         // 22: sonde.agent.v1.ControlMessage
-	(*Restarts)(nil),               // 23: sonde.agent.v1.Restarts
-	(*RestartGrant)(nil),           // 24: sonde.agent.v1.RestartGrant
-	(*WhenAway)(nil),               // 25: sonde.agent.v1.WhenAway
-	(*Endpoints)(nil),              // 26: sonde.agent.v1.Endpoints
-	(*ServiceProbes)(nil),          // 27: sonde.agent.v1.ServiceProbes
-	(*ServiceProbe)(nil),           // 28: sonde.agent.v1.ServiceProbe
-	(*Welcome)(nil),                // 29: sonde.agent.v1.Welcome
-	(*RenewNow)(nil),               // 30: sonde.agent.v1.RenewNow
-	(*Ping)(nil),                   // 31: sonde.agent.v1.Ping
-	(*Duplicate)(nil),              // 32: sonde.agent.v1.Duplicate
-	(*DrainRecorded)(nil),          // 33: sonde.agent.v1.DrainRecorded
-	(*Inbounds)(nil),               // 34: sonde.agent.v1.Inbounds
-	(*DrainState)(nil),             // 35: sonde.agent.v1.DrainState
-	(*Probes)(nil),                 // 36: sonde.agent.v1.Probes
-	(*ProbePath)(nil),              // 37: sonde.agent.v1.ProbePath
-	(*ProbePort)(nil),              // 38: sonde.agent.v1.ProbePort
-	(*Query)(nil),                  // 39: sonde.agent.v1.Query
-	(*AnswerPart)(nil),             // 40: sonde.agent.v1.AnswerPart
-	(*AnswerReceipt)(nil),          // 41: sonde.agent.v1.AnswerReceipt
-	(*ServiceProbe_HTTPGet)(nil),   // 42: sonde.agent.v1.ServiceProbe.HTTPGet
-	(*ServiceProbe_Header)(nil),    // 43: sonde.agent.v1.ServiceProbe.Header
-	(*ServiceProbe_TCPSocket)(nil), // 44: sonde.agent.v1.ServiceProbe.TCPSocket
-	(*ServiceProbe_GRPC)(nil),      // 45: sonde.agent.v1.ServiceProbe.GRPC
-	(*durationpb.Duration)(nil),    // 46: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil),  // 47: google.protobuf.Timestamp
+	(PlaintextInbound_Kind)(0),     // 0: sonde.agent.v1.PlaintextInbound.Kind
+	(Restarts_Mode)(0),             // 1: sonde.agent.v1.Restarts.Mode
+	(WhenAway_Policy)(0),           // 2: sonde.agent.v1.WhenAway.Policy
+	(*Version)(nil),                // 3: sonde.agent.v1.Version
+	(*JoinRequest)(nil),            // 4: sonde.agent.v1.JoinRequest
+	(*JoinResponse)(nil),           // 5: sonde.agent.v1.JoinResponse
+	(*RenewRequest)(nil),           // 6: sonde.agent.v1.RenewRequest
+	(*RenewResponse)(nil),          // 7: sonde.agent.v1.RenewResponse
+	(*Identity)(nil),               // 8: sonde.agent.v1.Identity
+	(*Bundle)(nil),                 // 9: sonde.agent.v1.Bundle
+	(*InUse)(nil),                  // 10: sonde.agent.v1.InUse
+	(*AgentMessage)(nil),           // 11: sonde.agent.v1.AgentMessage
+	(*Plaintext)(nil),              // 12: sonde.agent.v1.Plaintext
+	(*PlaintextInbound)(nil),       // 13: sonde.agent.v1.PlaintextInbound
+	(*PlaintextSource)(nil),        // 14: sonde.agent.v1.PlaintextSource
+	(*PlaintextTally)(nil),         // 15: sonde.agent.v1.PlaintextTally
+	(*Liveness)(nil),               // 16: sonde.agent.v1.Liveness
+	(*HeldLiveness)(nil),           // 17: sonde.agent.v1.HeldLiveness
+	(*EnvoyState)(nil),             // 18: sonde.agent.v1.EnvoyState
+	(*Readiness)(nil),              // 19: sonde.agent.v1.Readiness
+	(*InboundReadiness)(nil),       // 20: sonde.agent.v1.InboundReadiness
+	(*ProbeFailures)(nil),          // 21: sonde.agent.v1.ProbeFailures
+	(*ProbeFailure)(nil),           // 22: sonde.agent.v1.ProbeFailure
+	(*Hello)(nil),                  // 23: sonde.agent.v1.Hello
+	(*SessionNumber)(nil),          // 24: sonde.agent.v1.SessionNumber
+	(*Pong)(nil),                   // 25: sonde.agent.v1.Pong
+	(*Draining)(nil),               // 26: sonde.agent.v1.Draining
+	(*ControlMessage)(nil),         // 27: sonde.agent.v1.ControlMessage
+	(*Restarts)(nil),               // 28: sonde.agent.v1.Restarts
+	(*RestartGrant)(nil),           // 29: sonde.agent.v1.RestartGrant
+	(*WhenAway)(nil),               // 30: sonde.agent.v1.WhenAway
+	(*Endpoints)(nil),              // 31: sonde.agent.v1.Endpoints
+	(*ServiceProbes)(nil),          // 32: sonde.agent.v1.ServiceProbes
+	(*ServiceProbe)(nil),           // 33: sonde.agent.v1.ServiceProbe
+	(*Welcome)(nil),                // 34: sonde.agent.v1.Welcome
+	(*RenewNow)(nil),               // 35: sonde.agent.v1.RenewNow
+	(*Ping)(nil),                   // 36: sonde.agent.v1.Ping
+	(*Duplicate)(nil),              // 37: sonde.agent.v1.Duplicate
+	(*DrainRecorded)(nil),          // 38: sonde.agent.v1.DrainRecorded
+	(*Inbounds)(nil),               // 39: sonde.agent.v1.Inbounds
+	(*DrainState)(nil),             // 40: sonde.agent.v1.DrainState
+	(*Probes)(nil),                 // 41: sonde.agent.v1.Probes
+	(*ProbePath)(nil),              // 42: sonde.agent.v1.ProbePath
+	(*ProbePort)(nil),              // 43: sonde.agent.v1.ProbePort
+	(*Query)(nil),                  // 44: sonde.agent.v1.Query
+	(*AnswerPart)(nil),             // 45: sonde.agent.v1.AnswerPart
+	(*AnswerReceipt)(nil),          // 46: sonde.agent.v1.AnswerReceipt
+	(*ServiceProbe_HTTPGet)(nil),   // 47: sonde.agent.v1.ServiceProbe.HTTPGet
+	(*ServiceProbe_Header)(nil),    // 48: sonde.agent.v1.ServiceProbe.Header
+	(*ServiceProbe_TCPSocket)(nil), // 49: sonde.agent.v1.ServiceProbe.TCPSocket
+	(*ServiceProbe_GRPC)(nil),      // 50: sonde.agent.v1.ServiceProbe.GRPC
+	(*durationpb.Duration)(nil),    // 51: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil),  // 52: google.protobuf.Timestamp
 }
 var file_agent_v1_agent_proto_depIdxs = []int32{
-	2,  // 0: sonde.agent.v1.JoinRequest.version:type_name -> sonde.agent.v1.Version
-	46, // 1: sonde.agent.v1.JoinRequest.drain_time:type_name -> google.protobuf.Duration
-	7,  // 2: sonde.agent.v1.JoinResponse.identity:type_name -> sonde.agent.v1.Identity
-	7,  // 3: sonde.agent.v1.RenewResponse.identity:type_name -> sonde.agent.v1.Identity
-	8,  // 4: sonde.agent.v1.Identity.bundle:type_name -> sonde.agent.v1.Bundle
-	47, // 5: sonde.agent.v1.InUse.leaf_not_after:type_name -> google.protobuf.Timestamp
-	18, // 6: sonde.agent.v1.AgentMessage.hello:type_name -> sonde.agent.v1.Hello
-	21, // 7: sonde.agent.v1.AgentMessage.draining:type_name -> sonde.agent.v1.Draining
-	9,  // 8: sonde.agent.v1.AgentMessage.in_use:type_name -> sonde.agent.v1.InUse
-	2,  // 9: sonde.agent.v1.AgentMessage.version:type_name -> sonde.agent.v1.Version
-	16, // 10: sonde.agent.v1.AgentMessage.probe_failures:type_name -> sonde.agent.v1.ProbeFailures
-	14, // 11: sonde.agent.v1.AgentMessage.readiness:type_name -> sonde.agent.v1.Readiness
-	11, // 12: sonde.agent.v1.AgentMessage.liveness:type_name -> sonde.agent.v1.Liveness
-	13, // 13: sonde.agent.v1.AgentMessage.envoy_state:type_name -> sonde.agent.v1.EnvoyState
-	20, // 14: sonde.agent.v1.AgentMessage.pong:type_name -> sonde.agent.v1.Pong
-	12, // 15: sonde.agent.v1.Liveness.held:type_name -> sonde.agent.v1.HeldLiveness
-	46, // 16: sonde.agent.v1.HeldLiveness.failing:type_name -> google.protobuf.Duration
-	15, // 17: sonde.agent.v1.Readiness.inbounds:type_name -> sonde.agent.v1.InboundReadiness
-	17, // 18: sonde.agent.v1.ProbeFailures.failures:type_name -> sonde.agent.v1.ProbeFailure
-	2,  // 19: sonde.agent.v1.Hello.version:type_name -> sonde.agent.v1.Version
-	9,  // 20: sonde.agent.v1.Hello.in_use:type_name -> sonde.agent.v1.InUse
-	19, // 21: sonde.agent.v1.Hello.session:type_name -> sonde.agent.v1.SessionNumber
-	47, // 22: sonde.agent.v1.SessionNumber.started:type_name -> google.protobuf.Timestamp
-	29, // 23: sonde.agent.v1.ControlMessage.welcome:type_name -> sonde.agent.v1.Welcome
-	8,  // 24: sonde.agent.v1.ControlMessage.bundle:type_name -> sonde.agent.v1.Bundle
-	30, // 25: sonde.agent.v1.ControlMessage.renew_now:type_name -> sonde.agent.v1.RenewNow
-	33, // 26: sonde.agent.v1.ControlMessage.drain_recorded:type_name -> sonde.agent.v1.DrainRecorded
-	34, // 27: sonde.agent.v1.ControlMessage.inbounds:type_name -> sonde.agent.v1.Inbounds
-	35, // 28: sonde.agent.v1.ControlMessage.drain_state:type_name -> sonde.agent.v1.DrainState
-	23, // 29: sonde.agent.v1.ControlMessage.restarts:type_name -> sonde.agent.v1.Restarts
-	39, // 30: sonde.agent.v1.ControlMessage.query:type_name -> sonde.agent.v1.Query
-	36, // 31: sonde.agent.v1.ControlMessage.probes:type_name -> sonde.agent.v1.Probes
-	27, // 32: sonde.agent.v1.ControlMessage.service_probes:type_name -> sonde.agent.v1.ServiceProbes
-	31, // 33: sonde.agent.v1.ControlMessage.ping:type_name -> sonde.agent.v1.Ping
-	32, // 34: sonde.agent.v1.ControlMessage.duplicate:type_name -> sonde.agent.v1.Duplicate
-	26, // 35: sonde.agent.v1.ControlMessage.endpoints:type_name -> sonde.agent.v1.Endpoints
-	8,  // 36: sonde.agent.v1.ControlMessage.serving_ca:type_name -> sonde.agent.v1.Bundle
-	0,  // 37: sonde.agent.v1.Restarts.mode:type_name -> sonde.agent.v1.Restarts.Mode
-	24, // 38: sonde.agent.v1.Restarts.grants:type_name -> sonde.agent.v1.RestartGrant
-	25, // 39: sonde.agent.v1.Restarts.when_away:type_name -> sonde.agent.v1.WhenAway
-	1,  // 40: sonde.agent.v1.WhenAway.policy:type_name -> sonde.agent.v1.WhenAway.Policy
-	46, // 41: sonde.agent.v1.WhenAway.after:type_name -> google.protobuf.Duration
-	46, // 42: sonde.agent.v1.WhenAway.turn_time:type_name -> google.protobuf.Duration
-	28, // 43: sonde.agent.v1.ServiceProbes.probes:type_name -> sonde.agent.v1.ServiceProbe
-	42, // 44: sonde.agent.v1.ServiceProbe.http_get:type_name -> sonde.agent.v1.ServiceProbe.HTTPGet
-	44, // 45: sonde.agent.v1.ServiceProbe.tcp_socket:type_name -> sonde.agent.v1.ServiceProbe.TCPSocket
-	45, // 46: sonde.agent.v1.ServiceProbe.grpc:type_name -> sonde.agent.v1.ServiceProbe.GRPC
-	46, // 47: sonde.agent.v1.ServiceProbe.period:type_name -> google.protobuf.Duration
-	46, // 48: sonde.agent.v1.ServiceProbe.timeout:type_name -> google.protobuf.Duration
-	2,  // 49: sonde.agent.v1.Welcome.version:type_name -> sonde.agent.v1.Version
-	38, // 50: sonde.agent.v1.Probes.ports:type_name -> sonde.agent.v1.ProbePort
-	37, // 51: sonde.agent.v1.Probes.paths:type_name -> sonde.agent.v1.ProbePath
-	43, // 52: sonde.agent.v1.ServiceProbe.HTTPGet.headers:type_name -> sonde.agent.v1.ServiceProbe.Header
-	3,  // 53: sonde.agent.v1.AgentService.Join:input_type -> sonde.agent.v1.JoinRequest
-	5,  // 54: sonde.agent.v1.AgentService.Renew:input_type -> sonde.agent.v1.RenewRequest
-	10, // 55: sonde.agent.v1.AgentService.Session:input_type -> sonde.agent.v1.AgentMessage
-	40, // 56: sonde.agent.v1.AgentService.Answer:input_type -> sonde.agent.v1.AnswerPart
-	4,  // 57: sonde.agent.v1.AgentService.Join:output_type -> sonde.agent.v1.JoinResponse
-	6,  // 58: sonde.agent.v1.AgentService.Renew:output_type -> sonde.agent.v1.RenewResponse
-	22, // 59: sonde.agent.v1.AgentService.Session:output_type -> sonde.agent.v1.ControlMessage
-	41, // 60: sonde.agent.v1.AgentService.Answer:output_type -> sonde.agent.v1.AnswerReceipt
-	57, // [57:61] is the sub-list for method output_type
-	53, // [53:57] is the sub-list for method input_type
-	53, // [53:53] is the sub-list for extension type_name
-	53, // [53:53] is the sub-list for extension extendee
-	0,  // [0:53] is the sub-list for field type_name
+	3,  // 0: sonde.agent.v1.JoinRequest.version:type_name -> sonde.agent.v1.Version
+	51, // 1: sonde.agent.v1.JoinRequest.drain_time:type_name -> google.protobuf.Duration
+	8,  // 2: sonde.agent.v1.JoinResponse.identity:type_name -> sonde.agent.v1.Identity
+	8,  // 3: sonde.agent.v1.RenewResponse.identity:type_name -> sonde.agent.v1.Identity
+	9,  // 4: sonde.agent.v1.Identity.bundle:type_name -> sonde.agent.v1.Bundle
+	52, // 5: sonde.agent.v1.InUse.leaf_not_after:type_name -> google.protobuf.Timestamp
+	23, // 6: sonde.agent.v1.AgentMessage.hello:type_name -> sonde.agent.v1.Hello
+	26, // 7: sonde.agent.v1.AgentMessage.draining:type_name -> sonde.agent.v1.Draining
+	10, // 8: sonde.agent.v1.AgentMessage.in_use:type_name -> sonde.agent.v1.InUse
+	3,  // 9: sonde.agent.v1.AgentMessage.version:type_name -> sonde.agent.v1.Version
+	21, // 10: sonde.agent.v1.AgentMessage.probe_failures:type_name -> sonde.agent.v1.ProbeFailures
+	19, // 11: sonde.agent.v1.AgentMessage.readiness:type_name -> sonde.agent.v1.Readiness
+	16, // 12: sonde.agent.v1.AgentMessage.liveness:type_name -> sonde.agent.v1.Liveness
+	12, // 13: sonde.agent.v1.AgentMessage.plaintext:type_name -> sonde.agent.v1.Plaintext
+	18, // 14: sonde.agent.v1.AgentMessage.envoy_state:type_name -> sonde.agent.v1.EnvoyState
+	25, // 15: sonde.agent.v1.AgentMessage.pong:type_name -> sonde.agent.v1.Pong
+	13, // 16: sonde.agent.v1.Plaintext.inbounds:type_name -> sonde.agent.v1.PlaintextInbound
+	0,  // 17: sonde.agent.v1.PlaintextInbound.kind:type_name -> sonde.agent.v1.PlaintextInbound.Kind
+	14, // 18: sonde.agent.v1.PlaintextInbound.sources:type_name -> sonde.agent.v1.PlaintextSource
+	15, // 19: sonde.agent.v1.PlaintextInbound.others:type_name -> sonde.agent.v1.PlaintextTally
+	15, // 20: sonde.agent.v1.PlaintextInbound.probes:type_name -> sonde.agent.v1.PlaintextTally
+	15, // 21: sonde.agent.v1.PlaintextSource.tally:type_name -> sonde.agent.v1.PlaintextTally
+	51, // 22: sonde.agent.v1.PlaintextTally.first:type_name -> google.protobuf.Duration
+	51, // 23: sonde.agent.v1.PlaintextTally.last:type_name -> google.protobuf.Duration
+	17, // 24: sonde.agent.v1.Liveness.held:type_name -> sonde.agent.v1.HeldLiveness
+	51, // 25: sonde.agent.v1.HeldLiveness.failing:type_name -> google.protobuf.Duration
+	20, // 26: sonde.agent.v1.Readiness.inbounds:type_name -> sonde.agent.v1.InboundReadiness
+	22, // 27: sonde.agent.v1.ProbeFailures.failures:type_name -> sonde.agent.v1.ProbeFailure
+	3,  // 28: sonde.agent.v1.Hello.version:type_name -> sonde.agent.v1.Version
+	10, // 29: sonde.agent.v1.Hello.in_use:type_name -> sonde.agent.v1.InUse
+	24, // 30: sonde.agent.v1.Hello.session:type_name -> sonde.agent.v1.SessionNumber
+	52, // 31: sonde.agent.v1.SessionNumber.started:type_name -> google.protobuf.Timestamp
+	34, // 32: sonde.agent.v1.ControlMessage.welcome:type_name -> sonde.agent.v1.Welcome
+	9,  // 33: sonde.agent.v1.ControlMessage.bundle:type_name -> sonde.agent.v1.Bundle
+	35, // 34: sonde.agent.v1.ControlMessage.renew_now:type_name -> sonde.agent.v1.RenewNow
+	38, // 35: sonde.agent.v1.ControlMessage.drain_recorded:type_name -> sonde.agent.v1.DrainRecorded
+	39, // 36: sonde.agent.v1.ControlMessage.inbounds:type_name -> sonde.agent.v1.Inbounds
+	40, // 37: sonde.agent.v1.ControlMessage.drain_state:type_name -> sonde.agent.v1.DrainState
+	28, // 38: sonde.agent.v1.ControlMessage.restarts:type_name -> sonde.agent.v1.Restarts
+	44, // 39: sonde.agent.v1.ControlMessage.query:type_name -> sonde.agent.v1.Query
+	41, // 40: sonde.agent.v1.ControlMessage.probes:type_name -> sonde.agent.v1.Probes
+	32, // 41: sonde.agent.v1.ControlMessage.service_probes:type_name -> sonde.agent.v1.ServiceProbes
+	36, // 42: sonde.agent.v1.ControlMessage.ping:type_name -> sonde.agent.v1.Ping
+	37, // 43: sonde.agent.v1.ControlMessage.duplicate:type_name -> sonde.agent.v1.Duplicate
+	31, // 44: sonde.agent.v1.ControlMessage.endpoints:type_name -> sonde.agent.v1.Endpoints
+	9,  // 45: sonde.agent.v1.ControlMessage.serving_ca:type_name -> sonde.agent.v1.Bundle
+	1,  // 46: sonde.agent.v1.Restarts.mode:type_name -> sonde.agent.v1.Restarts.Mode
+	29, // 47: sonde.agent.v1.Restarts.grants:type_name -> sonde.agent.v1.RestartGrant
+	30, // 48: sonde.agent.v1.Restarts.when_away:type_name -> sonde.agent.v1.WhenAway
+	2,  // 49: sonde.agent.v1.WhenAway.policy:type_name -> sonde.agent.v1.WhenAway.Policy
+	51, // 50: sonde.agent.v1.WhenAway.after:type_name -> google.protobuf.Duration
+	51, // 51: sonde.agent.v1.WhenAway.turn_time:type_name -> google.protobuf.Duration
+	33, // 52: sonde.agent.v1.ServiceProbes.probes:type_name -> sonde.agent.v1.ServiceProbe
+	47, // 53: sonde.agent.v1.ServiceProbe.http_get:type_name -> sonde.agent.v1.ServiceProbe.HTTPGet
+	49, // 54: sonde.agent.v1.ServiceProbe.tcp_socket:type_name -> sonde.agent.v1.ServiceProbe.TCPSocket
+	50, // 55: sonde.agent.v1.ServiceProbe.grpc:type_name -> sonde.agent.v1.ServiceProbe.GRPC
+	51, // 56: sonde.agent.v1.ServiceProbe.period:type_name -> google.protobuf.Duration
+	51, // 57: sonde.agent.v1.ServiceProbe.timeout:type_name -> google.protobuf.Duration
+	3,  // 58: sonde.agent.v1.Welcome.version:type_name -> sonde.agent.v1.Version
+	43, // 59: sonde.agent.v1.Probes.ports:type_name -> sonde.agent.v1.ProbePort
+	42, // 60: sonde.agent.v1.Probes.paths:type_name -> sonde.agent.v1.ProbePath
+	48, // 61: sonde.agent.v1.ServiceProbe.HTTPGet.headers:type_name -> sonde.agent.v1.ServiceProbe.Header
+	4,  // 62: sonde.agent.v1.AgentService.Join:input_type -> sonde.agent.v1.JoinRequest
+	6,  // 63: sonde.agent.v1.AgentService.Renew:input_type -> sonde.agent.v1.RenewRequest
+	11, // 64: sonde.agent.v1.AgentService.Session:input_type -> sonde.agent.v1.AgentMessage
+	45, // 65: sonde.agent.v1.AgentService.Answer:input_type -> sonde.agent.v1.AnswerPart
+	5,  // 66: sonde.agent.v1.AgentService.Join:output_type -> sonde.agent.v1.JoinResponse
+	7,  // 67: sonde.agent.v1.AgentService.Renew:output_type -> sonde.agent.v1.RenewResponse
+	27, // 68: sonde.agent.v1.AgentService.Session:output_type -> sonde.agent.v1.ControlMessage
+	46, // 69: sonde.agent.v1.AgentService.Answer:output_type -> sonde.agent.v1.AnswerReceipt
+	66, // [66:70] is the sub-list for method output_type
+	62, // [62:66] is the sub-list for method input_type
+	62, // [62:62] is the sub-list for extension type_name
+	62, // [62:62] is the sub-list for extension extendee
+	0,  // [0:62] is the sub-list for field type_name
 }
 
 func init() { file_agent_v1_agent_proto_init() }
@@ -3578,10 +3944,11 @@ func file_agent_v1_agent_proto_init() {
 		(*AgentMessage_ProbeFailures)(nil),
 		(*AgentMessage_Readiness)(nil),
 		(*AgentMessage_Liveness)(nil),
+		(*AgentMessage_Plaintext)(nil),
 		(*AgentMessage_EnvoyState)(nil),
 		(*AgentMessage_Pong)(nil),
 	}
-	file_agent_v1_agent_proto_msgTypes[20].OneofWrappers = []any{
+	file_agent_v1_agent_proto_msgTypes[24].OneofWrappers = []any{
 		(*ControlMessage_Welcome)(nil),
 		(*ControlMessage_Bundle)(nil),
 		(*ControlMessage_RenewNow)(nil),
@@ -3597,7 +3964,7 @@ func file_agent_v1_agent_proto_init() {
 		(*ControlMessage_Endpoints)(nil),
 		(*ControlMessage_ServingCa)(nil),
 	}
-	file_agent_v1_agent_proto_msgTypes[26].OneofWrappers = []any{
+	file_agent_v1_agent_proto_msgTypes[30].OneofWrappers = []any{
 		(*ServiceProbe_HttpGet)(nil),
 		(*ServiceProbe_TcpSocket)(nil),
 		(*ServiceProbe_Grpc)(nil),
@@ -3607,8 +3974,8 @@ func file_agent_v1_agent_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_agent_v1_agent_proto_rawDesc), len(file_agent_v1_agent_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   44,
+			NumEnums:      3,
+			NumMessages:   48,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

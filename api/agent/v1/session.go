@@ -19,6 +19,8 @@ const (
 	FeatureServingCA = "serving-ca"
 	// FeatureRestartGrants: a control plane reads Liveness and sends Restarts; an agent does the reverse.
 	FeatureRestartGrants = "restart-grants"
+	// FeaturePlaintext: a control plane reads Plaintext, an agent sends it. In JoinRequest, too: Envoy may record for it.
+	FeaturePlaintext = "plaintext"
 	// FeatureQueries, FeaturePong: an agent answers Query, Ping.
 	FeatureQueries = "queries"
 	FeaturePong    = "pong"
@@ -29,7 +31,7 @@ const (
 
 // Limits of what an agent reports.
 const (
-	// MaxReported is how many entries a ProbeFailures, a Readiness or a Liveness may have.
+	// MaxReported is how many entries a ProbeFailures, a Readiness, a Liveness or a Plaintext may have.
 	MaxReported = 20
 	// MaxReason limits each reason, in bytes: the rest is cut off.
 	MaxReason = 512

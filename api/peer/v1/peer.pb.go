@@ -36,6 +36,7 @@ type ReportMessage struct {
 	//	*ReportMessage_SnapshotEnd
 	//	*ReportMessage_Replica
 	//	*ReportMessage_Freeze
+	//	*ReportMessage_Revision
 	Message       isReportMessage_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -132,6 +133,15 @@ func (x *ReportMessage) GetFreeze() *Freeze {
 	return nil
 }
 
+func (x *ReportMessage) GetRevision() *Revision {
+	if x != nil {
+		if x, ok := x.Message.(*ReportMessage_Revision); ok {
+			return x.Revision
+		}
+	}
+	return nil
+}
+
 type isReportMessage_Message interface {
 	isReportMessage_Message()
 }
@@ -164,6 +174,10 @@ type ReportMessage_Freeze struct {
 	Freeze *Freeze `protobuf:"bytes,6,opt,name=freeze,proto3,oneof"`
 }
 
+type ReportMessage_Revision struct {
+	Revision *Revision `protobuf:"bytes,7,opt,name=revision,proto3,oneof"`
+}
+
 func (*ReportMessage_Hello) isReportMessage_Message() {}
 
 func (*ReportMessage_Proxy) isReportMessage_Message() {}
@@ -175,6 +189,8 @@ func (*ReportMessage_SnapshotEnd) isReportMessage_Message() {}
 func (*ReportMessage_Replica) isReportMessage_Message() {}
 
 func (*ReportMessage_Freeze) isReportMessage_Message() {}
+
+func (*ReportMessage_Revision) isReportMessage_Message() {}
 
 type ReportReply struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -404,6 +420,61 @@ func (x *Replica) GetServingCa() *Authority {
 	return nil
 }
 
+// Revision is how far a replica has read the API server.
+type Revision struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// resourceVersion of the newest event of a pod of the mesh that the caller has seen, 0 for none, or while it is not ready.
+	NewestPod uint64 `protobuf:"varint,1,opt,name=newest_pod,json=newestPod,proto3" json:"newest_pod,omitempty"`
+	// The caller lacks pods that others have seen. It serves no proxies.
+	Stale         bool `protobuf:"varint,2,opt,name=stale,proto3" json:"stale,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Revision) Reset() {
+	*x = Revision{}
+	mi := &file_peer_v1_peer_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Revision) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Revision) ProtoMessage() {}
+
+func (x *Revision) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Revision.ProtoReflect.Descriptor instead.
+func (*Revision) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Revision) GetNewestPod() uint64 {
+	if x != nil {
+		return x.NewestPod
+	}
+	return 0
+}
+
+func (x *Revision) GetStale() bool {
+	if x != nil {
+		return x.Stale
+	}
+	return false
+}
+
 // Authority of a mesh.
 type Authority struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -418,7 +489,7 @@ type Authority struct {
 
 func (x *Authority) Reset() {
 	*x = Authority{}
-	mi := &file_peer_v1_peer_proto_msgTypes[5]
+	mi := &file_peer_v1_peer_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -430,7 +501,7 @@ func (x *Authority) String() string {
 func (*Authority) ProtoMessage() {}
 
 func (x *Authority) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[5]
+	mi := &file_peer_v1_peer_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -443,7 +514,7 @@ func (x *Authority) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Authority.ProtoReflect.Descriptor instead.
 func (*Authority) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{5}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Authority) GetMesh() string {
@@ -485,7 +556,7 @@ type Taken struct {
 
 func (x *Taken) Reset() {
 	*x = Taken{}
-	mi := &file_peer_v1_peer_proto_msgTypes[6]
+	mi := &file_peer_v1_peer_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -497,7 +568,7 @@ func (x *Taken) String() string {
 func (*Taken) ProtoMessage() {}
 
 func (x *Taken) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[6]
+	mi := &file_peer_v1_peer_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -510,7 +581,7 @@ func (x *Taken) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Taken.ProtoReflect.Descriptor instead.
 func (*Taken) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{6}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Taken) GetProxy() string {
@@ -538,7 +609,7 @@ type Order struct {
 
 func (x *Order) Reset() {
 	*x = Order{}
-	mi := &file_peer_v1_peer_proto_msgTypes[7]
+	mi := &file_peer_v1_peer_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -550,7 +621,7 @@ func (x *Order) String() string {
 func (*Order) ProtoMessage() {}
 
 func (x *Order) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[7]
+	mi := &file_peer_v1_peer_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -563,7 +634,7 @@ func (x *Order) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Order.ProtoReflect.Descriptor instead.
 func (*Order) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{7}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Order) GetTime() int64 {
@@ -596,15 +667,16 @@ type Proxy struct {
 	// The agent asks to join, and is refused for now.
 	Waiting *Waiting `protobuf:"bytes,8,opt,name=waiting,proto3" json:"waiting,omitempty"`
 	// The caller waits for Taken.
-	Awaited       bool      `protobuf:"varint,9,opt,name=awaited,proto3" json:"awaited,omitempty"`
-	Liveness      *Liveness `protobuf:"bytes,10,opt,name=liveness,proto3" json:"liveness,omitempty"`
+	Awaited       bool       `protobuf:"varint,9,opt,name=awaited,proto3" json:"awaited,omitempty"`
+	Liveness      *Liveness  `protobuf:"bytes,10,opt,name=liveness,proto3" json:"liveness,omitempty"`
+	Plaintext     *Plaintext `protobuf:"bytes,11,opt,name=plaintext,proto3" json:"plaintext,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Proxy) Reset() {
 	*x = Proxy{}
-	mi := &file_peer_v1_peer_proto_msgTypes[8]
+	mi := &file_peer_v1_peer_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -616,7 +688,7 @@ func (x *Proxy) String() string {
 func (*Proxy) ProtoMessage() {}
 
 func (x *Proxy) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[8]
+	mi := &file_peer_v1_peer_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -629,7 +701,7 @@ func (x *Proxy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Proxy.ProtoReflect.Descriptor instead.
 func (*Proxy) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{8}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Proxy) GetId() string {
@@ -702,6 +774,13 @@ func (x *Proxy) GetLiveness() *Liveness {
 	return nil
 }
 
+func (x *Proxy) GetPlaintext() *Plaintext {
+	if x != nil {
+		return x.Plaintext
+	}
+	return nil
+}
+
 type Certificate struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Hexadecimal.
@@ -717,7 +796,7 @@ type Certificate struct {
 
 func (x *Certificate) Reset() {
 	*x = Certificate{}
-	mi := &file_peer_v1_peer_proto_msgTypes[9]
+	mi := &file_peer_v1_peer_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -729,7 +808,7 @@ func (x *Certificate) String() string {
 func (*Certificate) ProtoMessage() {}
 
 func (x *Certificate) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[9]
+	mi := &file_peer_v1_peer_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -742,7 +821,7 @@ func (x *Certificate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Certificate.ProtoReflect.Descriptor instead.
 func (*Certificate) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{9}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Certificate) GetSerial() string {
@@ -799,7 +878,7 @@ type Session struct {
 
 func (x *Session) Reset() {
 	*x = Session{}
-	mi := &file_peer_v1_peer_proto_msgTypes[10]
+	mi := &file_peer_v1_peer_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -811,7 +890,7 @@ func (x *Session) String() string {
 func (*Session) ProtoMessage() {}
 
 func (x *Session) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[10]
+	mi := &file_peer_v1_peer_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -824,7 +903,7 @@ func (x *Session) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Session.ProtoReflect.Descriptor instead.
 func (*Session) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{10}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Session) GetOrder() *Order {
@@ -936,7 +1015,7 @@ type Applications struct {
 
 func (x *Applications) Reset() {
 	*x = Applications{}
-	mi := &file_peer_v1_peer_proto_msgTypes[11]
+	mi := &file_peer_v1_peer_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -948,7 +1027,7 @@ func (x *Applications) String() string {
 func (*Applications) ProtoMessage() {}
 
 func (x *Applications) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[11]
+	mi := &file_peer_v1_peer_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -961,7 +1040,7 @@ func (x *Applications) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Applications.ProtoReflect.Descriptor instead.
 func (*Applications) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{11}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Applications) GetOrder() *Order {
@@ -990,7 +1069,7 @@ type Liveness struct {
 
 func (x *Liveness) Reset() {
 	*x = Liveness{}
-	mi := &file_peer_v1_peer_proto_msgTypes[12]
+	mi := &file_peer_v1_peer_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1002,7 +1081,7 @@ func (x *Liveness) String() string {
 func (*Liveness) ProtoMessage() {}
 
 func (x *Liveness) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[12]
+	mi := &file_peer_v1_peer_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1015,7 +1094,7 @@ func (x *Liveness) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Liveness.ProtoReflect.Descriptor instead.
 func (*Liveness) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{12}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Liveness) GetOrder() *Order {
@@ -1026,6 +1105,69 @@ func (x *Liveness) GetOrder() *Order {
 }
 
 func (x *Liveness) GetSaid() *v1.Liveness {
+	if x != nil {
+		return x.Said
+	}
+	return nil
+}
+
+// Plaintext is what STRICT would refuse, as its agent has said in the newest session with the caller.
+type Plaintext struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Order *Order                 `protobuf:"bytes,1,opt,name=order,proto3" json:"order,omitempty"`
+	// As in sonde.agent.v1.Hello, instance.
+	Process string `protobuf:"bytes,2,opt,name=process,proto3" json:"process,omitempty"`
+	// How long ago something was seen is as of this message.
+	Said          *v1.Plaintext `protobuf:"bytes,3,opt,name=said,proto3" json:"said,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Plaintext) Reset() {
+	*x = Plaintext{}
+	mi := &file_peer_v1_peer_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Plaintext) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Plaintext) ProtoMessage() {}
+
+func (x *Plaintext) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Plaintext.ProtoReflect.Descriptor instead.
+func (*Plaintext) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *Plaintext) GetOrder() *Order {
+	if x != nil {
+		return x.Order
+	}
+	return nil
+}
+
+func (x *Plaintext) GetProcess() string {
+	if x != nil {
+		return x.Process
+	}
+	return ""
+}
+
+func (x *Plaintext) GetSaid() *v1.Plaintext {
 	if x != nil {
 		return x.Said
 	}
@@ -1047,7 +1189,7 @@ type Listeners struct {
 
 func (x *Listeners) Reset() {
 	*x = Listeners{}
-	mi := &file_peer_v1_peer_proto_msgTypes[13]
+	mi := &file_peer_v1_peer_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1059,7 +1201,7 @@ func (x *Listeners) String() string {
 func (*Listeners) ProtoMessage() {}
 
 func (x *Listeners) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[13]
+	mi := &file_peer_v1_peer_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1072,7 +1214,7 @@ func (x *Listeners) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Listeners.ProtoReflect.Descriptor instead.
 func (*Listeners) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{13}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Listeners) GetOrder() *Order {
@@ -1106,7 +1248,7 @@ type Waiting struct {
 
 func (x *Waiting) Reset() {
 	*x = Waiting{}
-	mi := &file_peer_v1_peer_proto_msgTypes[14]
+	mi := &file_peer_v1_peer_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1118,7 +1260,7 @@ func (x *Waiting) String() string {
 func (*Waiting) ProtoMessage() {}
 
 func (x *Waiting) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[14]
+	mi := &file_peer_v1_peer_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1131,7 +1273,7 @@ func (x *Waiting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Waiting.ProtoReflect.Descriptor instead.
 func (*Waiting) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{14}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Waiting) GetSince() *timestamppb.Timestamp {
@@ -1158,7 +1300,7 @@ type QueryRequest struct {
 
 func (x *QueryRequest) Reset() {
 	*x = QueryRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[15]
+	mi := &file_peer_v1_peer_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1170,7 +1312,7 @@ func (x *QueryRequest) String() string {
 func (*QueryRequest) ProtoMessage() {}
 
 func (x *QueryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[15]
+	mi := &file_peer_v1_peer_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1183,7 +1325,7 @@ func (x *QueryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueryRequest.ProtoReflect.Descriptor instead.
 func (*QueryRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{15}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *QueryRequest) GetProxy() string {
@@ -1209,7 +1351,7 @@ type QueryPart struct {
 
 func (x *QueryPart) Reset() {
 	*x = QueryPart{}
-	mi := &file_peer_v1_peer_proto_msgTypes[16]
+	mi := &file_peer_v1_peer_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1221,7 +1363,7 @@ func (x *QueryPart) String() string {
 func (*QueryPart) ProtoMessage() {}
 
 func (x *QueryPart) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[16]
+	mi := &file_peer_v1_peer_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1234,7 +1376,7 @@ func (x *QueryPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueryPart.ProtoReflect.Descriptor instead.
 func (*QueryPart) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{16}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *QueryPart) GetData() []byte {
@@ -1256,7 +1398,7 @@ type CheckDuplicateRequest struct {
 
 func (x *CheckDuplicateRequest) Reset() {
 	*x = CheckDuplicateRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[17]
+	mi := &file_peer_v1_peer_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1268,7 +1410,7 @@ func (x *CheckDuplicateRequest) String() string {
 func (*CheckDuplicateRequest) ProtoMessage() {}
 
 func (x *CheckDuplicateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[17]
+	mi := &file_peer_v1_peer_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1281,7 +1423,7 @@ func (x *CheckDuplicateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckDuplicateRequest.ProtoReflect.Descriptor instead.
 func (*CheckDuplicateRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{17}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *CheckDuplicateRequest) GetProxy() string {
@@ -1315,7 +1457,7 @@ type CheckDuplicateResponse struct {
 
 func (x *CheckDuplicateResponse) Reset() {
 	*x = CheckDuplicateResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[18]
+	mi := &file_peer_v1_peer_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1327,7 +1469,7 @@ func (x *CheckDuplicateResponse) String() string {
 func (*CheckDuplicateResponse) ProtoMessage() {}
 
 func (x *CheckDuplicateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[18]
+	mi := &file_peer_v1_peer_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1340,7 +1482,7 @@ func (x *CheckDuplicateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckDuplicateResponse.ProtoReflect.Descriptor instead.
 func (*CheckDuplicateResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{18}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *CheckDuplicateResponse) GetRefusal() string {
@@ -1360,7 +1502,7 @@ type ListStreamsRequest struct {
 
 func (x *ListStreamsRequest) Reset() {
 	*x = ListStreamsRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[19]
+	mi := &file_peer_v1_peer_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1372,7 +1514,7 @@ func (x *ListStreamsRequest) String() string {
 func (*ListStreamsRequest) ProtoMessage() {}
 
 func (x *ListStreamsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[19]
+	mi := &file_peer_v1_peer_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1385,7 +1527,7 @@ func (x *ListStreamsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListStreamsRequest.ProtoReflect.Descriptor instead.
 func (*ListStreamsRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{19}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ListStreamsRequest) GetProxiesOnly() bool {
@@ -1411,7 +1553,7 @@ type Freeze struct {
 
 func (x *Freeze) Reset() {
 	*x = Freeze{}
-	mi := &file_peer_v1_peer_proto_msgTypes[20]
+	mi := &file_peer_v1_peer_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1423,7 +1565,7 @@ func (x *Freeze) String() string {
 func (*Freeze) ProtoMessage() {}
 
 func (x *Freeze) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[20]
+	mi := &file_peer_v1_peer_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1436,7 +1578,7 @@ func (x *Freeze) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Freeze.ProtoReflect.Descriptor instead.
 func (*Freeze) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{20}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Freeze) GetEpoch() int64 {
@@ -1489,7 +1631,7 @@ type FreezeLoss struct {
 
 func (x *FreezeLoss) Reset() {
 	*x = FreezeLoss{}
-	mi := &file_peer_v1_peer_proto_msgTypes[21]
+	mi := &file_peer_v1_peer_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1501,7 +1643,7 @@ func (x *FreezeLoss) String() string {
 func (*FreezeLoss) ProtoMessage() {}
 
 func (x *FreezeLoss) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[21]
+	mi := &file_peer_v1_peer_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1514,7 +1656,7 @@ func (x *FreezeLoss) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FreezeLoss.ProtoReflect.Descriptor instead.
 func (*FreezeLoss) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{21}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *FreezeLoss) GetKind() string {
@@ -1561,7 +1703,7 @@ type FreezeZone struct {
 
 func (x *FreezeZone) Reset() {
 	*x = FreezeZone{}
-	mi := &file_peer_v1_peer_proto_msgTypes[22]
+	mi := &file_peer_v1_peer_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1573,7 +1715,7 @@ func (x *FreezeZone) String() string {
 func (*FreezeZone) ProtoMessage() {}
 
 func (x *FreezeZone) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[22]
+	mi := &file_peer_v1_peer_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1586,7 +1728,7 @@ func (x *FreezeZone) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FreezeZone.ProtoReflect.Descriptor instead.
 func (*FreezeZone) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{22}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *FreezeZone) GetName() string {
@@ -1629,7 +1771,7 @@ type FreezeOrder struct {
 
 func (x *FreezeOrder) Reset() {
 	*x = FreezeOrder{}
-	mi := &file_peer_v1_peer_proto_msgTypes[23]
+	mi := &file_peer_v1_peer_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1641,7 +1783,7 @@ func (x *FreezeOrder) String() string {
 func (*FreezeOrder) ProtoMessage() {}
 
 func (x *FreezeOrder) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[23]
+	mi := &file_peer_v1_peer_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1654,7 +1796,7 @@ func (x *FreezeOrder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FreezeOrder.ProtoReflect.Descriptor instead.
 func (*FreezeOrder) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{23}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *FreezeOrder) GetZone() string {
@@ -1688,7 +1830,7 @@ type OrderFreezeResponse struct {
 
 func (x *OrderFreezeResponse) Reset() {
 	*x = OrderFreezeResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[24]
+	mi := &file_peer_v1_peer_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1700,7 +1842,7 @@ func (x *OrderFreezeResponse) String() string {
 func (*OrderFreezeResponse) ProtoMessage() {}
 
 func (x *OrderFreezeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[24]
+	mi := &file_peer_v1_peer_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1713,7 +1855,7 @@ func (x *OrderFreezeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OrderFreezeResponse.ProtoReflect.Descriptor instead.
 func (*OrderFreezeResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{24}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *OrderFreezeResponse) GetDone() *v11.FreezeZoneResponse {
@@ -1734,7 +1876,7 @@ type ListStreamsPart struct {
 
 func (x *ListStreamsPart) Reset() {
 	*x = ListStreamsPart{}
-	mi := &file_peer_v1_peer_proto_msgTypes[25]
+	mi := &file_peer_v1_peer_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1746,7 +1888,7 @@ func (x *ListStreamsPart) String() string {
 func (*ListStreamsPart) ProtoMessage() {}
 
 func (x *ListStreamsPart) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[25]
+	mi := &file_peer_v1_peer_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1759,7 +1901,7 @@ func (x *ListStreamsPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListStreamsPart.ProtoReflect.Descriptor instead.
 func (*ListStreamsPart) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{25}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ListStreamsPart) GetProxy() string {
@@ -1787,7 +1929,7 @@ type ListDecisionsRequest struct {
 
 func (x *ListDecisionsRequest) Reset() {
 	*x = ListDecisionsRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[26]
+	mi := &file_peer_v1_peer_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1799,7 +1941,7 @@ func (x *ListDecisionsRequest) String() string {
 func (*ListDecisionsRequest) ProtoMessage() {}
 
 func (x *ListDecisionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[26]
+	mi := &file_peer_v1_peer_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1812,7 +1954,7 @@ func (x *ListDecisionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDecisionsRequest.ProtoReflect.Descriptor instead.
 func (*ListDecisionsRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{26}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ListDecisionsRequest) GetNamespace() string {
@@ -1840,7 +1982,7 @@ type ListDecisionsPart struct {
 
 func (x *ListDecisionsPart) Reset() {
 	*x = ListDecisionsPart{}
-	mi := &file_peer_v1_peer_proto_msgTypes[27]
+	mi := &file_peer_v1_peer_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1852,7 +1994,7 @@ func (x *ListDecisionsPart) String() string {
 func (*ListDecisionsPart) ProtoMessage() {}
 
 func (x *ListDecisionsPart) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[27]
+	mi := &file_peer_v1_peer_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1865,7 +2007,7 @@ func (x *ListDecisionsPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDecisionsPart.ProtoReflect.Descriptor instead.
 func (*ListDecisionsPart) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{27}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ListDecisionsPart) GetRound() *v11.RestartRound {
@@ -1886,14 +2028,15 @@ var File_peer_v1_peer_proto protoreflect.FileDescriptor
 
 const file_peer_v1_peer_proto_rawDesc = "" +
 	"\n" +
-	"\x12peer/v1/peer.proto\x12\rsonde.peer.v1\x1a\x14admin/v1/admin.proto\x1a\x14agent/v1/agent.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xbc\x02\n" +
+	"\x12peer/v1/peer.proto\x12\rsonde.peer.v1\x1a\x14admin/v1/admin.proto\x1a\x14agent/v1/agent.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf3\x02\n" +
 	"\rReportMessage\x12,\n" +
 	"\x05hello\x18\x01 \x01(\v2\x14.sonde.peer.v1.HelloH\x00R\x05hello\x12,\n" +
 	"\x05proxy\x18\x02 \x01(\v2\x14.sonde.peer.v1.ProxyH\x00R\x05proxy\x12\x1e\n" +
 	"\tforgotten\x18\x03 \x01(\tH\x00R\tforgotten\x12?\n" +
 	"\fsnapshot_end\x18\x04 \x01(\v2\x1a.sonde.peer.v1.SnapshotEndH\x00R\vsnapshotEnd\x122\n" +
 	"\areplica\x18\x05 \x01(\v2\x16.sonde.peer.v1.ReplicaH\x00R\areplica\x12/\n" +
-	"\x06freeze\x18\x06 \x01(\v2\x15.sonde.peer.v1.FreezeH\x00R\x06freezeB\t\n" +
+	"\x06freeze\x18\x06 \x01(\v2\x15.sonde.peer.v1.FreezeH\x00R\x06freeze\x125\n" +
+	"\brevision\x18\a \x01(\v2\x17.sonde.peer.v1.RevisionH\x00R\brevisionB\t\n" +
 	"\amessage\"F\n" +
 	"\vReportReply\x12,\n" +
 	"\x05taken\x18\x01 \x01(\v2\x14.sonde.peer.v1.TakenH\x00R\x05takenB\t\n" +
@@ -1907,7 +2050,11 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\aReplica\x12:\n" +
 	"\vauthorities\x18\x01 \x03(\v2\x18.sonde.peer.v1.AuthorityR\vauthorities\x127\n" +
 	"\n" +
-	"serving_ca\x18\x02 \x01(\v2\x18.sonde.peer.v1.AuthorityR\tservingCa\"u\n" +
+	"serving_ca\x18\x02 \x01(\v2\x18.sonde.peer.v1.AuthorityR\tservingCa\"?\n" +
+	"\bRevision\x12\x1d\n" +
+	"\n" +
+	"newest_pod\x18\x01 \x01(\x04R\tnewestPod\x12\x14\n" +
+	"\x05stale\x18\x02 \x01(\bR\x05stale\"u\n" +
 	"\tAuthority\x12\x12\n" +
 	"\x04mesh\x18\x01 \x01(\tR\x04mesh\x12!\n" +
 	"\fbundle_epoch\x18\x02 \x01(\x03R\vbundleEpoch\x12\x12\n" +
@@ -1919,7 +2066,7 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\aversion\x18\x02 \x01(\x04R\aversion\"1\n" +
 	"\x05Order\x12\x12\n" +
 	"\x04time\x18\x01 \x01(\x03R\x04time\x12\x14\n" +
-	"\x05count\x18\x02 \x01(\x03R\x05count\"\xb7\x03\n" +
+	"\x05count\x18\x02 \x01(\x03R\x05count\"\xef\x03\n" +
 	"\x05Proxy\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1a\n" +
 	"\binstance\x18\x02 \x01(\tR\binstance\x12\x18\n" +
@@ -1931,7 +2078,8 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\awaiting\x18\b \x01(\v2\x16.sonde.peer.v1.WaitingR\awaiting\x12\x18\n" +
 	"\aawaited\x18\t \x01(\bR\aawaited\x123\n" +
 	"\bliveness\x18\n" +
-	" \x01(\v2\x17.sonde.peer.v1.LivenessR\bliveness\"\x82\x01\n" +
+	" \x01(\v2\x17.sonde.peer.v1.LivenessR\bliveness\x126\n" +
+	"\tplaintext\x18\v \x01(\v2\x18.sonde.peer.v1.PlaintextR\tplaintext\"\x82\x01\n" +
 	"\vCertificate\x12\x16\n" +
 	"\x06serial\x18\x01 \x01(\tR\x06serial\x12\x0e\n" +
 	"\x02ca\x18\x02 \x01(\tR\x02ca\x127\n" +
@@ -1963,7 +2111,11 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"d\n" +
 	"\bLiveness\x12*\n" +
 	"\x05order\x18\x01 \x01(\v2\x14.sonde.peer.v1.OrderR\x05order\x12,\n" +
-	"\x04said\x18\x02 \x01(\v2\x18.sonde.agent.v1.LivenessR\x04said\"\xd6\x01\n" +
+	"\x04said\x18\x02 \x01(\v2\x18.sonde.agent.v1.LivenessR\x04said\"\x80\x01\n" +
+	"\tPlaintext\x12*\n" +
+	"\x05order\x18\x01 \x01(\v2\x14.sonde.peer.v1.OrderR\x05order\x12\x18\n" +
+	"\aprocess\x18\x02 \x01(\tR\aprocess\x12-\n" +
+	"\x04said\x18\x03 \x01(\v2\x19.sonde.agent.v1.PlaintextR\x04said\"\xd6\x01\n" +
 	"\tListeners\x12*\n" +
 	"\x05order\x18\x01 \x01(\v2\x14.sonde.peer.v1.OrderR\x05order\x12\x1a\n" +
 	"\baccepted\x18\x03 \x03(\tR\baccepted\x12?\n" +
@@ -2040,100 +2192,107 @@ func file_peer_v1_peer_proto_rawDescGZIP() []byte {
 	return file_peer_v1_peer_proto_rawDescData
 }
 
-var file_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
+var file_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
 var file_peer_v1_peer_proto_goTypes = []any{
 	(*ReportMessage)(nil),          // 0: sonde.peer.v1.ReportMessage
 	(*ReportReply)(nil),            // 1: sonde.peer.v1.ReportReply
 	(*Hello)(nil),                  // 2: sonde.peer.v1.Hello
 	(*SnapshotEnd)(nil),            // 3: sonde.peer.v1.SnapshotEnd
 	(*Replica)(nil),                // 4: sonde.peer.v1.Replica
-	(*Authority)(nil),              // 5: sonde.peer.v1.Authority
-	(*Taken)(nil),                  // 6: sonde.peer.v1.Taken
-	(*Order)(nil),                  // 7: sonde.peer.v1.Order
-	(*Proxy)(nil),                  // 8: sonde.peer.v1.Proxy
-	(*Certificate)(nil),            // 9: sonde.peer.v1.Certificate
-	(*Session)(nil),                // 10: sonde.peer.v1.Session
-	(*Applications)(nil),           // 11: sonde.peer.v1.Applications
-	(*Liveness)(nil),               // 12: sonde.peer.v1.Liveness
-	(*Listeners)(nil),              // 13: sonde.peer.v1.Listeners
-	(*Waiting)(nil),                // 14: sonde.peer.v1.Waiting
-	(*QueryRequest)(nil),           // 15: sonde.peer.v1.QueryRequest
-	(*QueryPart)(nil),              // 16: sonde.peer.v1.QueryPart
-	(*CheckDuplicateRequest)(nil),  // 17: sonde.peer.v1.CheckDuplicateRequest
-	(*CheckDuplicateResponse)(nil), // 18: sonde.peer.v1.CheckDuplicateResponse
-	(*ListStreamsRequest)(nil),     // 19: sonde.peer.v1.ListStreamsRequest
-	(*Freeze)(nil),                 // 20: sonde.peer.v1.Freeze
-	(*FreezeLoss)(nil),             // 21: sonde.peer.v1.FreezeLoss
-	(*FreezeZone)(nil),             // 22: sonde.peer.v1.FreezeZone
-	(*FreezeOrder)(nil),            // 23: sonde.peer.v1.FreezeOrder
-	(*OrderFreezeResponse)(nil),    // 24: sonde.peer.v1.OrderFreezeResponse
-	(*ListStreamsPart)(nil),        // 25: sonde.peer.v1.ListStreamsPart
-	(*ListDecisionsRequest)(nil),   // 26: sonde.peer.v1.ListDecisionsRequest
-	(*ListDecisionsPart)(nil),      // 27: sonde.peer.v1.ListDecisionsPart
-	nil,                            // 28: sonde.peer.v1.Applications.NotServingEntry
-	nil,                            // 29: sonde.peer.v1.Listeners.RefusedEntry
-	(*timestamppb.Timestamp)(nil),  // 30: google.protobuf.Timestamp
-	(*v1.Liveness)(nil),            // 31: sonde.agent.v1.Liveness
-	(*v11.FreezeZoneResponse)(nil), // 32: sonde.admin.v1.FreezeZoneResponse
-	(*v11.Stream)(nil),             // 33: sonde.admin.v1.Stream
-	(*v11.RestartRound)(nil),       // 34: sonde.admin.v1.RestartRound
-	(*v11.RestartDecision)(nil),    // 35: sonde.admin.v1.RestartDecision
-	(*v11.FreezeZoneRequest)(nil),  // 36: sonde.admin.v1.FreezeZoneRequest
+	(*Revision)(nil),               // 5: sonde.peer.v1.Revision
+	(*Authority)(nil),              // 6: sonde.peer.v1.Authority
+	(*Taken)(nil),                  // 7: sonde.peer.v1.Taken
+	(*Order)(nil),                  // 8: sonde.peer.v1.Order
+	(*Proxy)(nil),                  // 9: sonde.peer.v1.Proxy
+	(*Certificate)(nil),            // 10: sonde.peer.v1.Certificate
+	(*Session)(nil),                // 11: sonde.peer.v1.Session
+	(*Applications)(nil),           // 12: sonde.peer.v1.Applications
+	(*Liveness)(nil),               // 13: sonde.peer.v1.Liveness
+	(*Plaintext)(nil),              // 14: sonde.peer.v1.Plaintext
+	(*Listeners)(nil),              // 15: sonde.peer.v1.Listeners
+	(*Waiting)(nil),                // 16: sonde.peer.v1.Waiting
+	(*QueryRequest)(nil),           // 17: sonde.peer.v1.QueryRequest
+	(*QueryPart)(nil),              // 18: sonde.peer.v1.QueryPart
+	(*CheckDuplicateRequest)(nil),  // 19: sonde.peer.v1.CheckDuplicateRequest
+	(*CheckDuplicateResponse)(nil), // 20: sonde.peer.v1.CheckDuplicateResponse
+	(*ListStreamsRequest)(nil),     // 21: sonde.peer.v1.ListStreamsRequest
+	(*Freeze)(nil),                 // 22: sonde.peer.v1.Freeze
+	(*FreezeLoss)(nil),             // 23: sonde.peer.v1.FreezeLoss
+	(*FreezeZone)(nil),             // 24: sonde.peer.v1.FreezeZone
+	(*FreezeOrder)(nil),            // 25: sonde.peer.v1.FreezeOrder
+	(*OrderFreezeResponse)(nil),    // 26: sonde.peer.v1.OrderFreezeResponse
+	(*ListStreamsPart)(nil),        // 27: sonde.peer.v1.ListStreamsPart
+	(*ListDecisionsRequest)(nil),   // 28: sonde.peer.v1.ListDecisionsRequest
+	(*ListDecisionsPart)(nil),      // 29: sonde.peer.v1.ListDecisionsPart
+	nil,                            // 30: sonde.peer.v1.Applications.NotServingEntry
+	nil,                            // 31: sonde.peer.v1.Listeners.RefusedEntry
+	(*timestamppb.Timestamp)(nil),  // 32: google.protobuf.Timestamp
+	(*v1.Liveness)(nil),            // 33: sonde.agent.v1.Liveness
+	(*v1.Plaintext)(nil),           // 34: sonde.agent.v1.Plaintext
+	(*v11.FreezeZoneResponse)(nil), // 35: sonde.admin.v1.FreezeZoneResponse
+	(*v11.Stream)(nil),             // 36: sonde.admin.v1.Stream
+	(*v11.RestartRound)(nil),       // 37: sonde.admin.v1.RestartRound
+	(*v11.RestartDecision)(nil),    // 38: sonde.admin.v1.RestartDecision
+	(*v11.FreezeZoneRequest)(nil),  // 39: sonde.admin.v1.FreezeZoneRequest
 }
 var file_peer_v1_peer_proto_depIdxs = []int32{
 	2,  // 0: sonde.peer.v1.ReportMessage.hello:type_name -> sonde.peer.v1.Hello
-	8,  // 1: sonde.peer.v1.ReportMessage.proxy:type_name -> sonde.peer.v1.Proxy
+	9,  // 1: sonde.peer.v1.ReportMessage.proxy:type_name -> sonde.peer.v1.Proxy
 	3,  // 2: sonde.peer.v1.ReportMessage.snapshot_end:type_name -> sonde.peer.v1.SnapshotEnd
 	4,  // 3: sonde.peer.v1.ReportMessage.replica:type_name -> sonde.peer.v1.Replica
-	20, // 4: sonde.peer.v1.ReportMessage.freeze:type_name -> sonde.peer.v1.Freeze
-	6,  // 5: sonde.peer.v1.ReportReply.taken:type_name -> sonde.peer.v1.Taken
-	30, // 6: sonde.peer.v1.Hello.started:type_name -> google.protobuf.Timestamp
-	5,  // 7: sonde.peer.v1.Replica.authorities:type_name -> sonde.peer.v1.Authority
-	5,  // 8: sonde.peer.v1.Replica.serving_ca:type_name -> sonde.peer.v1.Authority
-	9,  // 9: sonde.peer.v1.Proxy.certificate:type_name -> sonde.peer.v1.Certificate
-	10, // 10: sonde.peer.v1.Proxy.session:type_name -> sonde.peer.v1.Session
-	11, // 11: sonde.peer.v1.Proxy.applications:type_name -> sonde.peer.v1.Applications
-	13, // 12: sonde.peer.v1.Proxy.listeners:type_name -> sonde.peer.v1.Listeners
-	14, // 13: sonde.peer.v1.Proxy.waiting:type_name -> sonde.peer.v1.Waiting
-	12, // 14: sonde.peer.v1.Proxy.liveness:type_name -> sonde.peer.v1.Liveness
-	30, // 15: sonde.peer.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
-	7,  // 16: sonde.peer.v1.Session.order:type_name -> sonde.peer.v1.Order
-	30, // 17: sonde.peer.v1.Session.since:type_name -> google.protobuf.Timestamp
-	30, // 18: sonde.peer.v1.Session.ended:type_name -> google.protobuf.Timestamp
-	7,  // 19: sonde.peer.v1.Applications.order:type_name -> sonde.peer.v1.Order
-	28, // 20: sonde.peer.v1.Applications.not_serving:type_name -> sonde.peer.v1.Applications.NotServingEntry
-	7,  // 21: sonde.peer.v1.Liveness.order:type_name -> sonde.peer.v1.Order
-	31, // 22: sonde.peer.v1.Liveness.said:type_name -> sonde.agent.v1.Liveness
-	7,  // 23: sonde.peer.v1.Listeners.order:type_name -> sonde.peer.v1.Order
-	29, // 24: sonde.peer.v1.Listeners.refused:type_name -> sonde.peer.v1.Listeners.RefusedEntry
-	30, // 25: sonde.peer.v1.Waiting.since:type_name -> google.protobuf.Timestamp
-	21, // 26: sonde.peer.v1.Freeze.lost:type_name -> sonde.peer.v1.FreezeLoss
-	22, // 27: sonde.peer.v1.Freeze.zones:type_name -> sonde.peer.v1.FreezeZone
-	23, // 28: sonde.peer.v1.Freeze.orders:type_name -> sonde.peer.v1.FreezeOrder
-	30, // 29: sonde.peer.v1.FreezeLoss.since:type_name -> google.protobuf.Timestamp
-	30, // 30: sonde.peer.v1.FreezeZone.since:type_name -> google.protobuf.Timestamp
-	30, // 31: sonde.peer.v1.FreezeOrder.since:type_name -> google.protobuf.Timestamp
-	32, // 32: sonde.peer.v1.OrderFreezeResponse.done:type_name -> sonde.admin.v1.FreezeZoneResponse
-	33, // 33: sonde.peer.v1.ListStreamsPart.streams:type_name -> sonde.admin.v1.Stream
-	34, // 34: sonde.peer.v1.ListDecisionsPart.round:type_name -> sonde.admin.v1.RestartRound
-	35, // 35: sonde.peer.v1.ListDecisionsPart.decisions:type_name -> sonde.admin.v1.RestartDecision
-	0,  // 36: sonde.peer.v1.PeerService.Report:input_type -> sonde.peer.v1.ReportMessage
-	15, // 37: sonde.peer.v1.PeerService.Query:input_type -> sonde.peer.v1.QueryRequest
-	17, // 38: sonde.peer.v1.PeerService.CheckDuplicate:input_type -> sonde.peer.v1.CheckDuplicateRequest
-	36, // 39: sonde.peer.v1.PeerService.OrderFreeze:input_type -> sonde.admin.v1.FreezeZoneRequest
-	19, // 40: sonde.peer.v1.PeerService.ListStreams:input_type -> sonde.peer.v1.ListStreamsRequest
-	26, // 41: sonde.peer.v1.PeerService.ListDecisions:input_type -> sonde.peer.v1.ListDecisionsRequest
-	1,  // 42: sonde.peer.v1.PeerService.Report:output_type -> sonde.peer.v1.ReportReply
-	16, // 43: sonde.peer.v1.PeerService.Query:output_type -> sonde.peer.v1.QueryPart
-	18, // 44: sonde.peer.v1.PeerService.CheckDuplicate:output_type -> sonde.peer.v1.CheckDuplicateResponse
-	24, // 45: sonde.peer.v1.PeerService.OrderFreeze:output_type -> sonde.peer.v1.OrderFreezeResponse
-	25, // 46: sonde.peer.v1.PeerService.ListStreams:output_type -> sonde.peer.v1.ListStreamsPart
-	27, // 47: sonde.peer.v1.PeerService.ListDecisions:output_type -> sonde.peer.v1.ListDecisionsPart
-	42, // [42:48] is the sub-list for method output_type
-	36, // [36:42] is the sub-list for method input_type
-	36, // [36:36] is the sub-list for extension type_name
-	36, // [36:36] is the sub-list for extension extendee
-	0,  // [0:36] is the sub-list for field type_name
+	22, // 4: sonde.peer.v1.ReportMessage.freeze:type_name -> sonde.peer.v1.Freeze
+	5,  // 5: sonde.peer.v1.ReportMessage.revision:type_name -> sonde.peer.v1.Revision
+	7,  // 6: sonde.peer.v1.ReportReply.taken:type_name -> sonde.peer.v1.Taken
+	32, // 7: sonde.peer.v1.Hello.started:type_name -> google.protobuf.Timestamp
+	6,  // 8: sonde.peer.v1.Replica.authorities:type_name -> sonde.peer.v1.Authority
+	6,  // 9: sonde.peer.v1.Replica.serving_ca:type_name -> sonde.peer.v1.Authority
+	10, // 10: sonde.peer.v1.Proxy.certificate:type_name -> sonde.peer.v1.Certificate
+	11, // 11: sonde.peer.v1.Proxy.session:type_name -> sonde.peer.v1.Session
+	12, // 12: sonde.peer.v1.Proxy.applications:type_name -> sonde.peer.v1.Applications
+	15, // 13: sonde.peer.v1.Proxy.listeners:type_name -> sonde.peer.v1.Listeners
+	16, // 14: sonde.peer.v1.Proxy.waiting:type_name -> sonde.peer.v1.Waiting
+	13, // 15: sonde.peer.v1.Proxy.liveness:type_name -> sonde.peer.v1.Liveness
+	14, // 16: sonde.peer.v1.Proxy.plaintext:type_name -> sonde.peer.v1.Plaintext
+	32, // 17: sonde.peer.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
+	8,  // 18: sonde.peer.v1.Session.order:type_name -> sonde.peer.v1.Order
+	32, // 19: sonde.peer.v1.Session.since:type_name -> google.protobuf.Timestamp
+	32, // 20: sonde.peer.v1.Session.ended:type_name -> google.protobuf.Timestamp
+	8,  // 21: sonde.peer.v1.Applications.order:type_name -> sonde.peer.v1.Order
+	30, // 22: sonde.peer.v1.Applications.not_serving:type_name -> sonde.peer.v1.Applications.NotServingEntry
+	8,  // 23: sonde.peer.v1.Liveness.order:type_name -> sonde.peer.v1.Order
+	33, // 24: sonde.peer.v1.Liveness.said:type_name -> sonde.agent.v1.Liveness
+	8,  // 25: sonde.peer.v1.Plaintext.order:type_name -> sonde.peer.v1.Order
+	34, // 26: sonde.peer.v1.Plaintext.said:type_name -> sonde.agent.v1.Plaintext
+	8,  // 27: sonde.peer.v1.Listeners.order:type_name -> sonde.peer.v1.Order
+	31, // 28: sonde.peer.v1.Listeners.refused:type_name -> sonde.peer.v1.Listeners.RefusedEntry
+	32, // 29: sonde.peer.v1.Waiting.since:type_name -> google.protobuf.Timestamp
+	23, // 30: sonde.peer.v1.Freeze.lost:type_name -> sonde.peer.v1.FreezeLoss
+	24, // 31: sonde.peer.v1.Freeze.zones:type_name -> sonde.peer.v1.FreezeZone
+	25, // 32: sonde.peer.v1.Freeze.orders:type_name -> sonde.peer.v1.FreezeOrder
+	32, // 33: sonde.peer.v1.FreezeLoss.since:type_name -> google.protobuf.Timestamp
+	32, // 34: sonde.peer.v1.FreezeZone.since:type_name -> google.protobuf.Timestamp
+	32, // 35: sonde.peer.v1.FreezeOrder.since:type_name -> google.protobuf.Timestamp
+	35, // 36: sonde.peer.v1.OrderFreezeResponse.done:type_name -> sonde.admin.v1.FreezeZoneResponse
+	36, // 37: sonde.peer.v1.ListStreamsPart.streams:type_name -> sonde.admin.v1.Stream
+	37, // 38: sonde.peer.v1.ListDecisionsPart.round:type_name -> sonde.admin.v1.RestartRound
+	38, // 39: sonde.peer.v1.ListDecisionsPart.decisions:type_name -> sonde.admin.v1.RestartDecision
+	0,  // 40: sonde.peer.v1.PeerService.Report:input_type -> sonde.peer.v1.ReportMessage
+	17, // 41: sonde.peer.v1.PeerService.Query:input_type -> sonde.peer.v1.QueryRequest
+	19, // 42: sonde.peer.v1.PeerService.CheckDuplicate:input_type -> sonde.peer.v1.CheckDuplicateRequest
+	39, // 43: sonde.peer.v1.PeerService.OrderFreeze:input_type -> sonde.admin.v1.FreezeZoneRequest
+	21, // 44: sonde.peer.v1.PeerService.ListStreams:input_type -> sonde.peer.v1.ListStreamsRequest
+	28, // 45: sonde.peer.v1.PeerService.ListDecisions:input_type -> sonde.peer.v1.ListDecisionsRequest
+	1,  // 46: sonde.peer.v1.PeerService.Report:output_type -> sonde.peer.v1.ReportReply
+	18, // 47: sonde.peer.v1.PeerService.Query:output_type -> sonde.peer.v1.QueryPart
+	20, // 48: sonde.peer.v1.PeerService.CheckDuplicate:output_type -> sonde.peer.v1.CheckDuplicateResponse
+	26, // 49: sonde.peer.v1.PeerService.OrderFreeze:output_type -> sonde.peer.v1.OrderFreezeResponse
+	27, // 50: sonde.peer.v1.PeerService.ListStreams:output_type -> sonde.peer.v1.ListStreamsPart
+	29, // 51: sonde.peer.v1.PeerService.ListDecisions:output_type -> sonde.peer.v1.ListDecisionsPart
+	46, // [46:52] is the sub-list for method output_type
+	40, // [40:46] is the sub-list for method input_type
+	40, // [40:40] is the sub-list for extension type_name
+	40, // [40:40] is the sub-list for extension extendee
+	0,  // [0:40] is the sub-list for field type_name
 }
 
 func init() { file_peer_v1_peer_proto_init() }
@@ -2148,6 +2307,7 @@ func file_peer_v1_peer_proto_init() {
 		(*ReportMessage_SnapshotEnd)(nil),
 		(*ReportMessage_Replica)(nil),
 		(*ReportMessage_Freeze)(nil),
+		(*ReportMessage_Revision)(nil),
 	}
 	file_peer_v1_peer_proto_msgTypes[1].OneofWrappers = []any{
 		(*ReportReply_Taken)(nil),
@@ -2158,7 +2318,7 @@ func file_peer_v1_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_peer_v1_peer_proto_rawDesc), len(file_peer_v1_peer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   30,
+			NumMessages:   32,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -17,7 +17,8 @@ import (
 // injectFlagOf has the flag of each field of webhook.Options that an error may name.
 var injectFlagOf = map[string]string{
 	"Sidecar": "--sidecar", "Image": "--image", "Mesh": "--mesh", "VirtualProbesPort": "--virtual-probes-port",
-	"ProbesMode":   "--virtual-probes-mode",
+	"ProbesMode":  "--virtual-probes-mode",
+	"MetricsPort": "--sidecar-metrics-port", "MetricsInclude": "--sidecar-metrics-include",
 	"ControlPlane": "--cp-address", "ControlPlaneCA": "--cp-ca-file",
 	"Resources.CPU": "--sidecar-cpu", "Resources.CPULimit": "--sidecar-cpu-limit", "Resources.Memory": "--sidecar-memory", "Resources.MemoryLimit": "--sidecar-memory-limit",
 }
@@ -50,6 +51,7 @@ func (f *InjectFlags) Add(cmd *cobra.Command, mode, usage string) {
 	cmd.Flags().Int32Var(&f.options.VirtualProbesPort, "virtual-probes-port", mesh.PortVirtualProbes,
 		fmt.Sprintf("the agent's `PORT` for probes; if the pod uses it, one from %d to %d", mesh.FirstSparePort, mesh.LastSparePort))
 	f.options.Resources.AddFlags(cmd.Flags())
+	f.options.AddMetricsFlags(cmd.Flags())
 	f.options.ControlPlane = webhook.DefaultControlPlane
 	cmd.Flags().Var(&reach.AddressFlag{Service: reach.Agents, To: &f.options.ControlPlane}, "cp-address", "`HOST:PORT` of the control plane")
 	cmd.Flags().BoolVar(&f.kuma, "kuma-labels", true, "read kuma.io/sidecar-injection; if false, it belongs to a Kuma in the same cluster, and sonde.dev/sidecar-injection alone counts")

@@ -15,6 +15,7 @@ import (
 	kjson "k8s.io/apimachinery/pkg/util/json"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/internal/podspec"
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
@@ -143,7 +144,7 @@ func (c *Cluster) workloads() []*workload {
 		}
 	}
 	for _, pod := range c.pods {
-		if pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+		if pod.DeletionTimestamp != nil || podspec.Ended(pod) {
 			continue
 		}
 		w := get(c.root(key{pod.Namespace, "Pod", pod.Name}, metav1.GetControllerOf(pod), pod))
@@ -163,9 +164,8 @@ func (c *Cluster) workloads() []*workload {
 	return all
 }
 
-// root follows the owners of an object to the last that the input names. Without its ReplicaSet in the input a pod with the label
-// pod-template-hash belongs to the Deployment whose name is the ReplicaSet's without the hash: the Deployment's controller names it so.
-// Source: kubernetes pkg/controller/deployment/sync.go, getNewReplicaSet.
+// root follows the owners of an object to the last that the input names. The ReplicaSet of a pod need not be in the input for its Deployment to be
+// found.
 func (c *Cluster) root(k key, owner *metav1.OwnerReference, pod *corev1.Pod) key {
 	for range 8 { // more is a circle
 		if owner == nil || owner.Kind == "Node" { // a static pod's
@@ -181,7 +181,7 @@ func (c *Cluster) root(k key, owner *metav1.OwnerReference, pod *corev1.Pod) key
 	if pod == nil || k.kind != "ReplicaSet" || c.objects[k] != nil {
 		return k
 	}
-	if name, ok := strings.CutSuffix(k.name, "-"+pod.Labels["pod-template-hash"]); ok && pod.Labels["pod-template-hash"] != "" {
+	if name, ok := podspec.DeploymentOf(k.name, pod); ok {
 		return key{k.namespace, "Deployment", name}
 	}
 	return k

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 )
 
 // Plural returns "1 error" or "2 errors".
@@ -31,4 +32,18 @@ func FewNotes(notes []string) []string {
 		return append(slices.Clone(notes[:shownFew]), fmt.Sprintf("%d more: see -o yaml", len(notes)-shownFew))
 	}
 	return notes
+}
+
+// ShortDuration formats a duration for a table, rounded down to one unit.
+func ShortDuration(d time.Duration) string {
+	switch {
+	case d >= 48*time.Hour:
+		return fmt.Sprintf("%dd", d/(24*time.Hour))
+	case d >= 2*time.Hour:
+		return fmt.Sprintf("%dh", d/time.Hour)
+	case d >= 2*time.Minute:
+		return fmt.Sprintf("%dm", d/time.Minute)
+	default:
+		return fmt.Sprintf("%ds", d/time.Second)
+	}
 }

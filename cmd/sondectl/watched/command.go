@@ -6,65 +6,36 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/sonde-mesh/sonde/api/v1alpha1"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/cluster"
 	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
-	"github.com/sonde-mesh/sonde/internal/kubeconfig"
 	"github.com/sonde-mesh/sonde/internal/settings"
 	"github.com/sonde-mesh/sonde/watchdog/config"
 )
 
-// requestTimeout limits a request to the API server.
-const requestTimeout = 30 * time.Second
-
-// Command returns sondectl watchdog, whose subcommands write their output to out.
-func Command(out *bytes.Buffer) *cobra.Command {
+// Command returns sondectl watchdog, whose subcommands write their output to out. The cluster is that of the flags of all commands.
+func Command(out *bytes.Buffer, in *cluster.Options) *cobra.Command {
 	cmd := &cobra.Command{Use: "watchdog", Short: "Look at clusters that sonde-watchdog watches, and pause it"}
-	cmd.AddCommand(statusCommand(out), explainCommand(out), pauseCommand(out, true), pauseCommand(out, false), importCommand(out))
+	t := target{cluster.Objects{In: in}}
+	cmd.AddCommand(statusCommand(out, t), explainCommand(out, t), pauseCommand(out, t, true), pauseCommand(out, t, false), importCommand(out))
 	return cmd
 }
 
-// target is how to reach the API server, and which objects are meant.
-type target struct{ kubeconfig, context, namespace string }
+// target is which objects are meant.
+type target struct{ cluster.Objects }
 
-func (t *target) add(cmd *cobra.Command) {
-	flags := cmd.Flags()
-	flags.StringVar(&t.kubeconfig, "kubeconfig", "", "`FILE` with the address of the API server; default as kubectl")
-	flags.StringVar(&t.context, "context", "", "`NAME` of a context of the kubeconfig; default its current one")
-	flags.StringVarP(&t.namespace, "namespace", "n", "", "`NAMESPACE` of the WatchedClusters; default that of the context")
-}
-
-// config returns how to reach the API server, and the namespace.
-func (t *target) config() (*rest.Config, string, error) {
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath = t.kubeconfig
-	loading := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: t.context})
-	c, err := loading.ClientConfig()
-	if err != nil {
-		return nil, "", fmt.Errorf("read the kubeconfig: %w", kubeconfig.Explain(err, rules.GetLoadingPrecedence()...))
-	}
-	c.Timeout, c.UserAgent = requestTimeout, "sondectl"
-	namespace := t.namespace
-	if namespace == "" {
-		if namespace, _, err = loading.Namespace(); err != nil {
-			return nil, "", fmt.Errorf("read the kubeconfig: %w", err)
-		}
-	}
-	return c, namespace, nil
-}
+func (t *target) add(cmd *cobra.Command) { t.Add(cmd.Flags(), "the WatchedClusters") }
 
 // objects returns the WatchedClusters of the namespace, or of all.
 func (t *target) objects(all bool) (dynamic.ResourceInterface, error) {
-	c, namespace, err := t.config()
+	c, namespace, err := t.Load()
 	if err != nil {
 		return nil, err
 	}
@@ -88,8 +59,7 @@ SCALED  the dependants that are scaled down, or on their way: how many of all
 
 Lines below a cluster say why its object is not valid, why it cannot be probed, which zones are not seen, and what is being scaled.`
 
-func statusCommand(out *bytes.Buffer) *cobra.Command {
-	var t target
+func statusCommand(out *bytes.Buffer, t target) *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
 		Use:     "status [CLUSTER]",
@@ -149,8 +119,7 @@ func read(ctx context.Context, objects dynamic.ResourceInterface, names []string
 	return clusters, nil
 }
 
-func pauseCommand(out *bytes.Buffer, pause bool) *cobra.Command {
-	var t target
+func pauseCommand(out *bytes.Buffer, t target, pause bool) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "pause CLUSTER",
 		Short:   "Have nothing of a cluster be scaled, in either direction",

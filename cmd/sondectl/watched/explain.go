@@ -26,8 +26,7 @@ BEFORE   the replicas that a dependant had which is scaled down
 STEP     of the journal: Lowering, Lowered, Raising, or Kept
 NEXT     scale-down, scale-up, keep (another client has set the replicas), note, release (it is to be ignored), nothing, or fail`
 
-func explainCommand(out *bytes.Buffer) *cobra.Command {
-	var t target
+func explainCommand(out *bytes.Buffer, t target) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "explain CLUSTER",
 		Short:   "Say why a cluster is judged so, and what would be done next",
@@ -46,7 +45,7 @@ func explainCommand(out *bytes.Buffer) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		c, _, err := t.config()
+		c, _, err := t.Load()
 		if err != nil {
 			return err
 		}

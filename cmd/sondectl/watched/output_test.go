@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/sonde-mesh/sonde/api/v1alpha1"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/cluster"
 	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
 )
 
@@ -56,7 +57,7 @@ func TestImport(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	cmd := Command(&out)
+	cmd := Command(&out, &cluster.Options{})
 	cmd.SetArgs([]string{"import", path, "--name=a", "--namespace=b"})
 	if err := cmd.ExecuteContext(t.Context()); err != nil {
 		t.Fatal(err)
@@ -80,7 +81,7 @@ func TestImport(t *testing.T) {
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}
-	cmd = Command(&out)
+	cmd = Command(&out, &cluster.Options{})
 	cmd.SilenceUsage, cmd.SilenceErrors = true, true
 	cmd.SetArgs([]string{"import", filepath.Join(t.TempDir(), "none.yaml")})
 	if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), "none.yaml: no such file") {

@@ -27,6 +27,13 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 
 {{- define "sonde.config" -}}
+{{- $kubernetes := dig "runtime" "kubernetes" dict .Values.config -}}
+{{- range $key := list "namespace" "serviceName" "webhookConfiguration" "webhookCertDir" -}}
+{{- if hasKey $kubernetes $key }}{{ fail (printf "config.runtime.kubernetes.%s: must not be set: the chart does" $key) }}{{ end -}}
+{{- end -}}
+{{- if hasKey (dig "injector" dict $kubernetes) "sidecarImage" -}}
+{{- fail "config.runtime.kubernetes.injector.sidecarImage: must not be set: sidecars have the image of the control plane, image.repository and image.tag" }}
+{{- end -}}
 {{- $ours := dict "store" "kubernetes" "runtime" (dict "kubernetes" (dict
   "namespace" .Release.Namespace "serviceName" "sonde-cp"
   "webhookConfiguration" (ternary "sonde" "" (eq (include "sonde.injectCAFrom" .) ""))
@@ -118,4 +125,26 @@ rules: [{apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [p
 {{- /* "yes" if the control plane writes a condition of pods. Before Kubernetes 1.30 no policy would hold it to that one. */ -}}
 {{- define "sonde.conditions" -}}
 {{- if semverCompare ">=1.30-0" .Capabilities.KubeVersion.Version }}yes{{ end }}
+{{- end }}
+
+{{- /* The labels and the annotations of what is there while the chart is installed or upgraded. */ -}}
+{{- define "sonde.crdsHook" -}}
+labels:
+  {{- include "sonde.crdsLabels" . | nindent 2 }}
+annotations:
+  helm.sh/hook: pre-install,pre-upgrade
+  helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- end }}
+
+{{- define "sonde.crdsLabels" -}}
+app.kubernetes.io/name: sonde-crds
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Values.image.tag | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end }}
+
+{{- /* The Services with metrics. */ -}}
+{{- define "sonde.metricsSelector" -}}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: metrics
 {{- end }}

@@ -125,7 +125,7 @@ func (s *soak) expected() map[string]resource.Desired {
 	}
 	want := map[string]resource.Desired{}
 	for _, m := range s.members {
-		want[m.node] = t.Attach(m.node)
+		want[m.node] = t.Attach(m.node, resource.Metadata{})
 	}
 	return want
 }

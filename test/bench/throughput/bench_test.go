@@ -16,15 +16,8 @@ var controlPlane = flag.String("control-plane", "", "`path` of another sonde-cp"
 
 // BenchmarkThroughput repeats requests from a client to an application, both in this process.
 func BenchmarkThroughput(b *testing.B) {
-	programs, err := harness.Build(b.Context(), false)
-	if err != nil {
-		b.Fatal(err)
-	}
-	if *controlPlane != "" {
-		programs.ControlPlane = *controlPlane
-	}
-	m := harness.New(b, harness.Options{Programs: programs})
-	http1, http2 := startServer(b, m, "http"), startServer(b, m, "http2")
+	m := newMachine(b, "STRICT")
+	http1, http2 := startServer(b, m, "http").AppAddress, startServer(b, m, "http2").AppAddress
 	clients, err := m.Add(b.Context(), harness.ProxyOptions{Name: "client", Service: "client", Outbound: []string{"http", "http2"}})
 	if err != nil {
 		b.Fatal(err)
@@ -40,6 +33,19 @@ func BenchmarkThroughput(b *testing.B) {
 		b.Run(fmt.Sprintf("workload=%s/at-once=%d/sidecar=no", w.name, w.atOnce), func(b *testing.B) { repeat(b, w, direct) })
 		b.Run(fmt.Sprintf("workload=%s/at-once=%d/sidecar=yes", w.name, w.atOnce), func(b *testing.B) { repeat(b, w, mesh) })
 	}
+}
+
+// newMachine starts a control plane, with a mesh in that mode.
+func newMachine(b *testing.B, mode string) *harness.Machine {
+	b.Helper()
+	programs, err := harness.Build(b.Context(), false)
+	if err != nil {
+		b.Fatal(err)
+	}
+	if *controlPlane != "" {
+		programs.ControlPlane = *controlPlane
+	}
+	return harness.New(b, harness.Options{Programs: programs, MeshYAML: harness.MeshYAML(mode)})
 }
 
 // repeat makes b.N requests.
@@ -62,8 +68,8 @@ func repeat(b *testing.B, w workload, at string) {
 	}
 }
 
-// startServer starts a proxy with the application behind it, and returns where the application is without the proxy.
-func startServer(b *testing.B, m *harness.Machine, protocol string) string {
+// startServer starts a proxy with the application behind it.
+func startServer(b *testing.B, m *harness.Machine, protocol string) *harness.Proxy {
 	b.Helper()
 	p, err := m.Prepare(harness.ProxyOptions{Name: protocol, Service: protocol, Protocol: protocol})
 	if err != nil {
@@ -78,5 +84,5 @@ func startServer(b *testing.B, m *harness.Machine, protocol string) string {
 	if err := errors.Join(p.Declare(), p.StartAgent(b.Context()), p.WaitReady(b.Context())); err != nil {
 		b.Fatal(err)
 	}
-	return p.AppAddress
+	return p
 }

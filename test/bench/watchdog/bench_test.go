@@ -27,21 +27,7 @@ func TestMain(m *testing.M) {
 	if flag.Lookup("test.bench").Value.String() == "" {
 		os.Exit(m.Run()) // there are no tests
 	}
-	os.Exit(run(m))
-}
-
-func run(m *testing.M) int {
-	var err error
-	if cluster, err = kube.Start(context.Background()); err != nil {
-		fmt.Fprintln(os.Stderr, "start an API server:", err)
-		return 1
-	}
-	code := m.Run()
-	if err := cluster.Close(); err != nil {
-		fmt.Fprintln(os.Stderr, "end the API server:", err)
-		return 1
-	}
-	return code
+	os.Exit(kube.Run(m, &cluster))
 }
 
 const (

@@ -39,9 +39,9 @@ func generate(w topology) (*payload, error) {
 		return nil, err
 	}
 	proxy := proxyID(w.owners() - 1)
-	desired := translator.Attach(proxy)
+	desired := translator.Attach(proxy, resource.Metadata{})
 	first, _ := w.viewers(w.narrow())
-	translator.Attach(proxyID(first))
+	translator.Attach(proxyID(first), resource.Metadata{})
 	p := &payload{all: map[resource.Type][]*resource.Resource{}, endpoints: make([][2]*resource.Resource, w.services+1)}
 	for _, t := range resource.Types() {
 		p.all[t] = desired.Of(t)

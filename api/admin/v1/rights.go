@@ -1,0 +1,58 @@
+package adminv1
+
+// Verbs of rights.
+const (
+	VerbGet    = "get"
+	VerbCreate = "create"
+)
+
+// Right is what a caller needs who has no admin token but a token of Kubernetes, as a rule of RBAC says it: a verb, and a resource of group sonde.dev,
+// with its subresource behind a slash. Rights are of the whole cluster. There are no such objects.
+type Right struct{ Verb, Resource string }
+
+// Changes reports whether calls with the right change something, or hand out a secret.
+func (r Right) Changes() bool { return r.Verb != VerbGet }
+
+// rights of the methods, by their full names. A method without one is for the admin token alone.
+var rights = map[string]Right{
+	AdminService_ListMeshes_FullMethodName:             {VerbGet, "proxies"},
+	AdminService_ListDataplanes_FullMethodName:         {VerbGet, "proxies"},
+	AdminService_ListServices_FullMethodName:           {VerbGet, "proxies"},
+	AdminService_ListMeshServices_FullMethodName:       {VerbGet, "proxies"},
+	AdminService_ListProxies_FullMethodName:            {VerbGet, "proxies"},
+	AdminService_InspectDataplane_FullMethodName:       {VerbGet, "proxies/envoy"},
+	AdminService_InspectEnvoy_FullMethodName:           {VerbGet, "proxies/envoy"},
+	AdminService_GenerateDataplaneToken_FullMethodName: {VerbCreate, "proxies/token"},
+	AdminService_DrainDataplane_FullMethodName:         {VerbCreate, "proxies/drain"},
+	AdminService_RotateCA_FullMethodName:               {VerbCreate, "rotations"},
+	AdminService_GetRotation_FullMethodName:            {VerbGet, "rotations"},
+	AdminService_RotateServingCA_FullMethodName:        {VerbCreate, "rotations"},
+	AdminService_GetServingRotation_FullMethodName:     {VerbGet, "rotations"},
+	AdminService_ListRestarts_FullMethodName:           {VerbGet, "restarts"},
+	AdminService_ExplainRestart_FullMethodName:         {VerbGet, "restarts"},
+	AdminService_ReleaseRestarts_FullMethodName:        {VerbCreate, "restarts/release"},
+	AdminService_FreezeZone_FullMethodName:             {VerbCreate, "freezes"},
+	AdminService_CheckStrict_FullMethodName:            {VerbGet, "proxies"},
+	AdminService_GetHealth_FullMethodName:              {VerbGet, "health"},
+}
+
+// RightOf returns the right that a method needs, by its full name as gRPC has it, such as AdminService_ListMeshes_FullMethodName. It returns false for
+// a method that has none.
+func RightOf(method string) (Right, bool) {
+	r, ok := rights[method]
+	return r, ok
+}
+
+// Methods returns the full names of the methods of the API.
+func Methods() []string {
+	var names []string
+	for _, m := range AdminService_ServiceDesc.Methods {
+		names = append(names, fullName(m.MethodName))
+	}
+	for _, s := range AdminService_ServiceDesc.Streams {
+		names = append(names, fullName(s.StreamName))
+	}
+	return names
+}
+
+func fullName(method string) string { return "/" + AdminService_ServiceDesc.ServiceName + "/" + method }

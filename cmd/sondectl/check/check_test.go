@@ -1,0 +1,187 @@
+package check
+
+import (
+	"bytes"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/sonde-mesh/sonde/cmd/sondectl/exit"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
+)
+
+// now is the time of all tests.
+var now = time.Date(2026, 11, 27, 12, 0, 0, 0, time.UTC)
+
+var errForbidden = apierrors.NewForbidden(schema.GroupResource{Resource: "things"}, "", errors.New("no right"))
+
+// tests of a check are facts, and its lines as text.
+type tests map[string]struct {
+	facts facts
+	want  string
+}
+
+func (all tests) run(t *testing.T, check func(*facts) []Line) {
+	t.Helper()
+	for name, tc := range all {
+		t.Run(name, func(t *testing.T) {
+			tc.facts.now, tc.facts.namespace = now, "sonde-system"
+			var out bytes.Buffer
+			for _, l := range check(&tc.facts) {
+				l.write(&out)
+			}
+			if diff := cmp.Diff(strings.TrimPrefix(tc.want, "\n"), out.String()); diff != "" {
+				t.Errorf("lines (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// is returns what was read.
+func is[T any](value T) read[T] { return read[T]{is: value} }
+
+func named(name string, labels map[string]string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Name: name, Labels: labels}
+}
+
+func node(name, kubelet, kernel, architecture string) corev1.Node {
+	n := corev1.Node{ObjectMeta: named(name, nil)}
+	n.Status.NodeInfo = corev1.NodeSystemInfo{KubeletVersion: kubelet, KernelVersion: kernel, Architecture: architecture, OperatingSystem: "linux"}
+	return n
+}
+
+func TestVersions(t *testing.T) {
+	tests{
+		"new enough": {facts{server: "v1.30.0"}, "[ok]   API server: v1.30.0\n"},
+		"too old": {facts{server: "v1.28.15-gke.1"}, `
+[fail] API server: v1.28.15-gke.1 is older than Kubernetes 1.29, which Sonde needs
+       do: upgrade the cluster
+`},
+		"without policies": {facts{server: "v1.29.3"}, `
+[warn] API server: v1.29.3 has no ValidatingAdmissionPolicies: the control plane gets no right to have pods made again after an outage, and writes no condition of pods
+       do: upgrade the cluster to Kubernetes 1.30, or do without
+`},
+		"nonsense": {facts{server: "\x1b[1m"}, `
+[warn] API server: its version "\x1b[1m" is none of Kubernetes
+       do: make sure that it has what Kubernetes 1.29 has
+`},
+	}.run(t, apiServer)
+	windows, silent := node("w", "v1.20.0", "10.0.1", "amd64"), node("s", "", "", "")
+	windows.Status.NodeInfo.OperatingSystem = "windows"
+	good := is([]corev1.Node{node("a", "v1.36.3", "6.8.0-45-generic", "amd64"), node("b", "v1.35.0", "5.10.0", "amd64"), windows, silent})
+	bad := is([]corev1.Node{node("a", "v1.28.0", "5.4.0-150", "amd64"), node("b", "v1.28.0", "nonsense", "arm64"), node("c", "v1.36.3", "6.8.0", "amd64")})
+	tests{
+		"new enough": {facts{nodes: good}, "[ok]   kubelets: 2 nodes, v1.35.0, v1.36.3\n"},
+		"none":       {facts{}, "[ok]   kubelets: 0 nodes\n"},
+		"too old": {facts{nodes: bad}, `
+[fail] kubelets: older than Kubernetes 1.29, which has native sidecars: an injected pod would not start there
+       v1.28.0: a, b
+       do: upgrade these nodes, or install with --set config.runtime.kubernetes.injector.sidecarForm=container
+[warn] kubelets: there is no image of Sonde for some nodes: an injected pod would not start there
+       arm64: b
+       do: keep injected pods from these nodes, by a nodeSelector with kubernetes.io/arch: amd64
+`},
+		"may not be read": {facts{nodes: read[[]corev1.Node]{err: fmt.Errorf("list nodes: %w", errForbidden)}}, `
+[warn] kubelets: not checked: list nodes: things is forbidden: no right
+       do: have it checked by a user who has the right, or get that
+`},
+		"cannot be read": {facts{nodes: read[[]corev1.Node]{err: errors.New("no answer")}}, `
+[warn] kubelets: not checked: no answer
+       do: mend that, and check again
+`},
+	}.run(t, kubelets)
+	tests{
+		"new enough": {facts{nodes: good}, "[ok]   kernels: 2 nodes, 5.10.0, 6.8.0-45-generic\n"},
+		"too old": {facts{nodes: bad}, `
+[fail] kernels: older than Linux 5.10, which the agent needs to follow its Envoy: an injected pod would not start there
+       5.4.0-150: a
+       nonsense: b
+       do: upgrade the kernel of these nodes, or keep injected pods from them
+`},
+	}.run(t, kernels)
+}
+
+// A line is safe for a terminal and says how many notes there are more, and one that fails has the exit code.
+func TestWrite(t *testing.T) {
+	lines := []Line{
+		{Name: "a", Level: OK, Text: "good\x1b[31m"},
+		{Name: "b", Level: Fail, Text: "bad", Notes: []string{"1", "2", "3", "4", "5", "6", "7"}, Do: "mend\nit"},
+	}
+	for format, want := range map[printer.Format]string{
+		printer.Text: "[ok]   a: good [31m\n[fail] b: bad\n       1\n       2\n       3\n       4\n       5\n       2 more: see -o yaml\n       do: mend it\n",
+		printer.JSON: `[
+  {
+    "name": "a",
+    "level": "ok",
+    "text": "good\u001b[31m"
+  },
+  {
+    "name": "b",
+    "level": "fail",
+    "text": "bad",
+    "notes": [
+      "1",
+      "2",
+      "3",
+      "4",
+      "5",
+      "6",
+      "7"
+    ],
+    "do": "mend\nit"
+  }
+]
+`,
+		printer.YAML: "- name: a\n  level: ok\n  text: \"good\\e[31m\"\n- name: b\n  level: fail\n  text: bad\n  do: |-\n    mend\n    it\n  notes:\n    - \"1\"\n    - \"2\"\n    - \"3\"\n    - \"4\"\n    - \"5\"\n    - \"6\"\n    - \"7\"\n",
+	} {
+		var out bytes.Buffer
+		err := write(&out, lines, format)
+		if exit.Code(err) != exit.Unhealthy || !exit.HasOutput(err) || err.Error() != "1 check failed" {
+			t.Errorf("%s: write() = %v, want exit code 6", format, err)
+		}
+		if diff := cmp.Diff(want, out.String()); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", format, diff)
+		}
+		if err := write(&out, lines[:1], format); err != nil {
+			t.Errorf("%s: write() of a line that is ok = %v", format, err)
+		}
+	}
+}
+
+// docs/kubernetes.md has each line.
+func TestDocs(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/kubernetes.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := map[string]bool{}
+	for _, check := range append(slices.Concat(before, installed), triedNodes) {
+		for _, l := range check(&facts{
+			deployment: read[*appsv1.Deployment]{err: errForbidden}, servingCA: read[[]*x509.Certificate]{err: errForbidden}, dryRun: dryRun{err: errForbidden},
+		}) {
+			named[l.Name] = true
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(named)) {
+		if !regexp.MustCompile("(?m)^\\|[^|]*`" + regexp.QuoteMeta(name) + "`[^|]*\\|").Match(page) {
+			t.Errorf("docs/kubernetes.md says nothing of the line %q", name)
+		}
+	}
+	if len(named) != len(before)+len(installed)-6 { // seven are in both, and one is of --nodes
+		t.Errorf("%d lines have names, want one of each check", len(named))
+	}
+}

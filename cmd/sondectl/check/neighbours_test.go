@@ -1,0 +1,107 @@
+package check
+
+import (
+	"testing"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/sonde-mesh/sonde/cmd/sondectl/cluster"
+)
+
+func replica(namespace, name, release string) corev1.Pod {
+	p := corev1.Pod{ObjectMeta: named(name, map[string]string{"app.kubernetes.io/name": "sonde", "app.kubernetes.io/instance": release})}
+	p.Namespace = namespace
+	return p
+}
+
+func TestControlPlanes(t *testing.T) {
+	one, two := replica("sonde-system", "sonde-cp-a", "sonde"), replica("second", "sonde-cp-b", "other")
+	sonde := cluster.Plane{Namespace: "sonde-system", Release: "sonde"}
+	tests{
+		"none": {facts{pods: is([]corev1.Pod{{}})}, "[ok]   control planes: none is there yet\n"},
+		"one to upgrade": {facts{pods: is([]corev1.Pod{one})}, `
+[warn] control planes: release "sonde" in namespace "sonde-system" is there already
+       do: check it with --installed. helm upgrade replaces it
+`},
+		"one elsewhere": {facts{pods: is([]corev1.Pod{two})}, `
+[fail] control planes: there is one already: another one would take its webhook configurations and ClusterRoles
+       release "other" in namespace "second"
+       do: upgrade that one, and check it with --installed --control-plane-namespace
+`},
+		"installed": {facts{installed: true, plane: sonde, pods: is([]corev1.Pod{one})}, "[ok]   control planes: release \"sonde\" in namespace \"sonde-system\" alone\n"},
+		"two installed": {facts{installed: true, plane: sonde, pods: is([]corev1.Pod{one, two})}, `
+[fail] control planes: there is another one: both inject, and each takes the webhook configurations and ClusterRoles of the other
+       release "other" in namespace "second"
+       do: helm uninstall one of them
+`},
+		"its pods have just gone": {facts{installed: true, plane: sonde}, "[ok]   control planes: release \"sonde\" in namespace \"sonde-system\" alone\n"},
+	}.run(t, controlPlanes)
+}
+
+// configuration returns webhooks for pods, one for each label.
+func configuration(name string, labels ...string) admissionv1.MutatingWebhookConfiguration {
+	c := admissionv1.MutatingWebhookConfiguration{ObjectMeta: named(name, nil)}
+	for _, label := range labels {
+		c.Webhooks = append(c.Webhooks, admissionv1.MutatingWebhook{
+			Name:              label + ".example",
+			NamespaceSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: label, Operator: metav1.LabelSelectorOpIn, Values: []string{"enabled"}}}},
+			Rules:             []admissionv1.RuleWithOperations{{Rule: admissionv1.Rule{Resources: []string{"pods"}}}},
+		})
+	}
+	return c
+}
+
+// ours returns the chart's configuration, with or without the label of Kuma.
+func ours(kumaLabels bool) admissionv1.MutatingWebhookConfiguration {
+	c := configuration(configurationName, "sonde.dev/sidecar-injection")
+	c.Webhooks[0].Name = "namespace.inject.sonde.dev"
+	if kumaLabels {
+		c.Webhooks = append(c.Webhooks, admissionv1.MutatingWebhook{Name: "kuma-namespace.inject.sonde.dev"})
+	}
+	return c
+}
+
+func configurations(all ...admissionv1.MutatingWebhookConfiguration) read[[]admissionv1.MutatingWebhookConfiguration] {
+	return is(all)
+}
+
+func TestOtherMeshes(t *testing.T) {
+	kuma := configuration("kuma-admission-mutating-webhook-configuration", "kuma.io/sidecar-injection")
+	istio := configuration("istio-sidecar-injector", "istio-injection", "istio.io/rev")
+	services := configuration("of-services", "istio-injection")
+	services.Webhooks[0].Rules[0].Resources = []string{"services"}
+	both := is([]corev1.Namespace{
+		{ObjectMeta: named("shop", map[string]string{"istio-injection": "enabled", "sonde.dev/sidecar-injection": "enabled"})},
+		{ObjectMeta: named("revised", map[string]string{"istio.io/rev": "canary", "kuma.io/sidecar-injection": "true"})},
+		{ObjectMeta: named("one", map[string]string{"istio-injection": "enabled", "sonde.dev/sidecar-injection": "disabled"})},
+	})
+	tests{
+		"none": {facts{mutating: configurations(ours(true), configuration("policy", "team"), services)}, "[ok]   other meshes: none injects pods\n"},
+		"Kuma, before an installation": {facts{mutating: configurations(kuma)}, `
+[warn] other meshes: Kuma and Sonde both read kuma.io/sidecar-injection: pods would get the sidecars of both
+       MutatingWebhookConfiguration kuma-admission-mutating-webhook-configuration
+       do: install with --set config.injection.kumaLabels=false: then kuma.io/sidecar-injection is Kuma's, and sonde.dev/sidecar-injection Sonde's
+`},
+		"Kuma, with its label": {facts{installed: true, mutating: configurations(kuma, ours(true))}, `
+[fail] other meshes: Kuma and Sonde both read kuma.io/sidecar-injection: pods would get the sidecars of both
+       MutatingWebhookConfiguration kuma-admission-mutating-webhook-configuration
+       do: install with --set config.injection.kumaLabels=false: then kuma.io/sidecar-injection is Kuma's, and sonde.dev/sidecar-injection Sonde's
+`},
+		"Kuma, mended": {
+			facts{installed: true, mutating: configurations(kuma, ours(false))},
+			"[ok]   other meshes: Kuma is there (MutatingWebhookConfiguration kuma-admission-mutating-webhook-configuration): kuma.io/sidecar-injection is Kuma's, and sonde.dev/sidecar-injection Sonde's\n",
+		},
+		"Istio, and namespaces that ask both": {facts{mutating: configurations(istio), namespaces: both}, `
+[fail] other meshes: namespaces ask Istio and Sonde for a sidecar
+       revised
+       shop
+       do: take one of the labels away: istio-injection, istio.io/rev is Istio's, and sonde.dev/sidecar-injection, kuma.io/sidecar-injection Sonde's
+`},
+		"Istio": {
+			facts{mutating: configurations(istio)},
+			"[ok]   other meshes: Istio is there (MutatingWebhookConfiguration istio-sidecar-injector): istio-injection, istio.io/rev is Istio's, and sonde.dev/sidecar-injection, kuma.io/sidecar-injection Sonde's\n",
+		},
+	}.run(t, otherMeshes)
+}

@@ -1,0 +1,240 @@
+package check
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os/signal"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/internal/podspec"
+	"github.com/sonde-mesh/sonde/internal/shutdown"
+	"github.com/sonde-mesh/sonde/webhook"
+)
+
+const (
+	// jobName begins the names of the Jobs, and is the value of their label.
+	jobName   = "sondectl-check"
+	labelName = "app.kubernetes.io/name"
+	// jobsAtOnce is how many Jobs there are at a time.
+	jobsAtOnce = 10
+	// jobEvery is how often the pod of a Job is looked at.
+	jobEvery = time.Second
+	// jobTTL is how long a Job that has ended stays, should nothing delete it.
+	jobTTL = time.Minute
+	// deleteWithin limits how long it is tried to delete a Job.
+	deleteWithin = 10 * time.Second
+)
+
+// toTry are the rights that it takes to try nodes.
+var toTry = []right{
+	{verb: "create", group: batchv1.GroupName, resource: "jobs", namespaced: true},
+	{verb: "delete", group: batchv1.GroupName, resource: "jobs", namespaced: true},
+	{verb: "create", resource: "pods", namespaced: true},
+	{verb: "list", resource: "pods", namespaced: true},
+}
+
+// tryNodes has a Job on each node try what the init container of a sidecar does, in the network of its own pod: nothing of the node changes. No Job is left,
+// also after a signal. The error says that one has come; the rest is in the facts.
+func (r *reader) tryNodes(ctx context.Context) error {
+	signalled, stop := signal.NotifyContext(ctx, shutdown.Signals()...)
+	defer stop()
+	context.AfterFunc(signalled, stop) // a second signal ends the program
+	is, err := r.tryAll(signalled)
+	r.f.tried = read[tried]{is, err}
+	if signalled.Err() == nil {
+		return nil
+	}
+	if len(is.kept) > 0 {
+		return fmt.Errorf("%w: Jobs could not be deleted: %s: %s", context.Cause(signalled), strings.Join(is.kept, ", "), deleteJobs(is.namespace))
+	}
+	return fmt.Errorf("%w: the Jobs on nodes are deleted", context.Cause(signalled))
+}
+
+// tryAll tries all nodes. The error says why none can be.
+func (r *reader) tryAll(ctx context.Context) (tried, error) {
+	asked := r.asked.nodes
+	t := tried{namespace: asked.namespace, image: asked.image, within: asked.within}
+	if r.f.nodes.err != nil {
+		return t, r.f.nodes.err
+	}
+	if err := r.mayTry(ctx); err != nil {
+		return t, err
+	}
+	if t.image == "" {
+		if r.f.deployment.err != nil {
+			return t, r.f.deployment.err
+		}
+		// The chart gives its sidecars the image of the control plane.
+		plane := podspec.Container(&r.f.deployment.is.Spec.Template.Spec, serviceName)
+		if plane == nil {
+			return t, fmt.Errorf("find the image of the sidecar: Deployment %s has no container %s: --%s names one", serviceName, serviceName, flagNodesImage)
+		}
+		t.image = plane.Image
+	}
+	pod, err := trialPod(t.image)
+	if err != nil {
+		return t, err
+	}
+	var nodes []corev1.Node
+	nodes, t.leftOut = choose(r.f.nodes.is)
+	if len(nodes) == 0 {
+		return t, nil
+	}
+	switch err := r.refusesPod(ctx, pod); {
+	case err == nil:
+		r.tryEach(ctx, &t, pod, nodes)
+		slices.Sort(t.kept)
+	case errors.As(err, new(apierrors.APIStatus)):
+		t.refused = err
+	default:
+		return t, r.in.Explain("ask for a pod", err) //nolint:wrapcheck // it is for users
+	}
+	return t, nil
+}
+
+// mayTry returns an error that names the rights that are missing.
+func (r *reader) mayTry(ctx context.Context) error {
+	answers, err := r.answers(ctx, toTry, r.asked.nodes.namespace, r.mayI)
+	if err != nil {
+		return r.in.Explain("ask for rights", err) //nolint:wrapcheck // it is for users
+	}
+	if missing := missingOf(answers); len(missing) > 0 {
+		return apierrors.NewForbidden(batchv1.Resource("jobs"), jobName, fmt.Errorf("you lack in namespace %s: %s", r.asked.nodes.namespace, strings.Join(missing, ", ")))
+	}
+	return nil
+}
+
+// trialPod returns a pod that does what the init container of an injected one does, and no more.
+func trialPod(image string) (*corev1.Pod, error) {
+	injected, _, err := webhook.Inject(&corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "app"}}}}, webhook.Options{Image: image})
+	if err != nil {
+		return nil, fmt.Errorf("inject a pod: %w", err)
+	}
+	c := *podspec.Container(&injected.Spec, mesh.ContainerInit)
+	c.Resources = corev1.ResourceRequirements{
+		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("10m"), corev1.ResourceMemory: resource.MustParse("32Mi")},
+		Limits:   corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("500m"), corev1.ResourceMemory: resource.MustParse("64Mi")},
+	}
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: jobName, Labels: map[string]string{
+			labelName: jobName, mesh.LabelOwnInjection: "disabled", mesh.LabelInjection: "disabled",
+		}},
+		Spec: corev1.PodSpec{
+			Containers: []corev1.Container{c}, RestartPolicy: corev1.RestartPolicyNever, AutomountServiceAccountToken: new(bool), EnableServiceLinks: new(bool),
+			TerminationGracePeriodSeconds: new(int64(1)),
+			// As those of a DaemonSet, it runs on nodes that are kept for others.
+			Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
+		},
+	}, nil
+}
+
+// refusesPod returns why the API server does not take the pod: a Job, whose pods its controller makes, would only wait.
+func (r *reader) refusesPod(ctx context.Context, pod *corev1.Pod) error {
+	_, err := r.client.CoreV1().Pods(r.asked.nodes.namespace).Create(ctx, pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	if apierrors.IsBadRequest(err) && strings.Contains(err.Error(), "does not support dry run") {
+		return nil // a webhook of others, which cannot be asked
+	}
+	return err
+}
+
+// tryEach tries nodes, some at a time, and adds what it finds.
+func (r *reader) tryEach(ctx context.Context, t *tried, pod *corev1.Pod, nodes []corev1.Node) {
+	end := time.Now().Add(nodesWithin)
+	run := strings.ToLower(rand.Text()[:8])
+	var mu sync.Mutex
+	var group errgroup.Group
+	group.SetLimit(jobsAtOnce)
+	for i := range nodes {
+		group.Go(func() error {
+			node, within := &nodes[i], min(t.within, time.Until(end))
+			if within <= 0 || ctx.Err() != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				why := fmt.Sprintf("not begun within %s", nodesWithin)
+				t.leftOut[why] = append(t.leftOut[why], node.Name)
+				return nil
+			}
+			o, kept := r.tryOne(ctx, jobOn(node.Name, fmt.Sprintf("%s-%s-%d", jobName, run, i), pod, within), within)
+			o.node, o.kernel = node.Name, node.Status.NodeInfo.KernelVersion
+			mu.Lock()
+			defer mu.Unlock()
+			t.outcomes = append(t.outcomes, o)
+			t.kept = append(t.kept, kept...)
+			return nil
+		})
+	}
+	_ = group.Wait() // nothing returns an error
+}
+
+// jobOn returns a Job that runs the pod on a node. It ends by itself, and goes, should nothing delete it.
+func jobOn(node, name string, pod *corev1.Pod, within time.Duration) *batchv1.Job {
+	spec := *pod.Spec.DeepCopy()
+	// The scheduler says why the node does not take it, which it is not asked for with nodeName.
+	spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+		NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchFields: []corev1.NodeSelectorRequirement{
+			{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{node}},
+		}}},
+	}}}
+	return &batchv1.Job{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{labelName: jobName}},
+		Spec: batchv1.JobSpec{
+			BackoffLimit: new(int32(0)), ActiveDeadlineSeconds: new(int64((within + deleteWithin) / time.Second)), TTLSecondsAfterFinished: new(int32(jobTTL / time.Second)),
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: pod.Labels}, Spec: spec},
+		},
+	}
+}
+
+const noPod = "the Job controller has made no pod"
+
+// tryOne makes a Job, waits until its pod has ended, and deletes it. kept says if it could not.
+func (r *reader) tryOne(ctx context.Context, job *batchv1.Job, within time.Duration) (o outcome, kept []string) {
+	if _, err := r.client.BatchV1().Jobs(r.asked.nodes.namespace).Create(ctx, job, metav1.CreateOptions{}); err != nil {
+		return outcome{problem: unstarted, reason: r.in.Explain("make a Job", err).Error()}, r.deleteJob(ctx, job.Name) // it may be there
+	}
+	o = outcome{problem: unstarted, reason: noPod}
+	// Requests end by their own timeout, so that the last outcome is that of the timeout.
+	_ = wait.PollUntilContextTimeout(ctx, jobEvery, within, true, func(context.Context) (done bool, err error) {
+		pods, err := r.client.CoreV1().Pods(r.asked.nodes.namespace).List(ctx, metav1.ListOptions{LabelSelector: batchv1.JobNameLabel + "=" + job.Name})
+		switch {
+		case err != nil:
+			o = outcome{problem: unstarted, reason: r.in.Explain("list the pods of a Job", err).Error()}
+		case len(pods.Items) == 0:
+			o = outcome{problem: unstarted, reason: noPod}
+		default:
+			o.problem, o.reason, done = outcomeOf(&pods.Items[0])
+		}
+		return done, nil
+	})
+	return o, r.deleteJob(ctx, job.Name)
+}
+
+// deleteJob deletes a Job with its pods, also once ctx has ended.
+func (r *reader) deleteJob(ctx context.Context, name string) (kept []string) {
+	ctx = context.WithoutCancel(ctx)
+	var failed error
+	_ = wait.PollUntilContextTimeout(ctx, jobEvery, deleteWithin, true, func(context.Context) (done bool, err error) {
+		err = r.client.BatchV1().Jobs(r.asked.nodes.namespace).Delete(ctx, name, metav1.DeleteOptions{PropagationPolicy: new(metav1.DeletePropagationBackground)})
+		if failed = err; apierrors.IsNotFound(err) {
+			failed = nil
+		}
+		return failed == nil, nil
+	})
+	if failed == nil {
+		return nil
+	}
+	return []string{name + ": " + r.in.Explain("delete it", failed).Error()}
+}

@@ -1,0 +1,297 @@
+package check
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/version"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
+	"github.com/sonde-mesh/sonde/webhook"
+)
+
+const (
+	// nodesAtMost is how many nodes are tried.
+	nodesAtMost = 200
+	// nodesWithin limits how long all nodes take, together, and the one flag how long each does.
+	nodesWithin = 10 * time.Minute
+)
+
+// nodesRequest is what the flags of --nodes say.
+type nodesRequest struct {
+	asked            bool
+	namespace, image string
+	// within is how long each node has.
+	within time.Duration
+}
+
+// Flags of --nodes.
+const (
+	flagNodes          = "nodes"
+	flagNodesNamespace = "nodes-namespace"
+	flagNodesImage     = "nodes-image"
+	flagNodesTimeout   = "nodes-timeout"
+)
+
+func (n *nodesRequest) add(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.BoolVar(&n.asked, flagNodes, false, "have a Job on each node try redirection in a pod of its own: this alone writes to the cluster")
+	f.StringVar(&n.namespace, flagNodesNamespace, metav1.NamespaceDefault, "`NAMESPACE` of these Jobs, whose Pod Security allows NET_ADMIN, with --nodes")
+	f.StringVar(&n.image, flagNodesImage, "", "`IMAGE` of the sidecar, with --nodes; default with --installed: that of the installation")
+	f.DurationVar(&n.within, flagNodesTimeout, 2*time.Minute, "how long a node may take, the pull of the image included, with --nodes")
+}
+
+// validate returns what is wrong with the flags.
+func (n *nodesRequest) validate(cmd *cobra.Command, installed bool) error {
+	refuse := func(flag, value, allowed string) error {
+		return &mesh.FieldError{Field: "--" + flag, Value: value, Allowed: allowed}
+	}
+	if !n.asked {
+		for _, flag := range []string{flagNodesNamespace, flagNodesImage, flagNodesTimeout} {
+			if f := cmd.Flags().Lookup(flag); f.Changed {
+				return refuse(flag, f.Value.String(), "must not be given without --"+flagNodes)
+			}
+		}
+		return nil
+	}
+	if err := (webhook.Options{Image: n.image}).Validate(); err != nil {
+		return mesh.RenameFields(err, map[string]string{"Image": "--" + flagNodesImage})
+	}
+	switch {
+	case len(validation.IsDNS1123Label(n.namespace)) > 0:
+		return refuse(flagNodesNamespace, n.namespace, "must be the name of a namespace")
+	case n.image == "" && !installed:
+		return refuse(flagNodesImage, "", "must be given with --nodes and without --installed: the image of the sidecar, which nodes are to pull")
+	case n.within < time.Second || n.within > nodesWithin:
+		return refuse(flagNodesTimeout, n.within.String(), fmt.Sprintf("must be from 1s to %s", nodesWithin))
+	}
+	return nil
+}
+
+// tried is what Jobs on nodes have found.
+type tried struct {
+	namespace, image string
+	within           time.Duration
+	// refused is why no pod that redirects may be made there, as the API server says it.
+	refused error
+	// outcomes are those of the nodes that were tried, leftOut the other nodes by why.
+	outcomes []outcome
+	leftOut  map[string][]string
+	// kept are the Jobs that could not be deleted, each with why.
+	kept []string
+}
+
+// problem is a kind of failure on a node, "" for none.
+type problem string
+
+const (
+	unpulled  problem = "unpulled"  // the image cannot be pulled
+	unstarted problem = "unstarted" // no pod could try it
+	refuses   problem = "refuses"   // redirection fails
+)
+
+// outcome is how it went on a node.
+type outcome struct {
+	node, kernel string
+	problem      problem
+	// reason of the problem: the words of kubelet, scheduler or agent.
+	reason string
+}
+
+// choose returns the nodes to try, by name, and the others by why they are left out.
+func choose(nodes []corev1.Node) (try []corev1.Node, leftOut map[string][]string) {
+	leftOut = map[string][]string{}
+	for _, n := range slices.SortedFunc(slices.Values(nodes), func(a, b corev1.Node) int { return strings.Compare(a.Name, b.Name) }) {
+		why := ""
+		switch {
+		case cmp.Or(n.Status.NodeInfo.OperatingSystem, n.Labels[corev1.LabelOSStable]) == string(corev1.Windows):
+			why = "no pod is injected on Windows"
+		case !isReady(&n):
+			why = "not Ready"
+		case n.Spec.Unschedulable:
+			why = "cordoned"
+		case len(try) == nodesAtMost:
+			why = fmt.Sprintf("beyond the first %d", nodesAtMost)
+		}
+		if why == "" {
+			try = append(try, n)
+		} else {
+			leftOut[why] = append(leftOut[why], n.Name)
+		}
+	}
+	return try, leftOut
+}
+
+func isReady(n *corev1.Node) bool {
+	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+// Reasons of a container that waits for its image.
+// Source: kubernetes pkg/kubelet/images/types.go.
+var pullReasons = []string{"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError", "RegistryUnavailable", "SignatureValidationFailed"}
+
+// outcomeOf returns how it went in a pod so far, and whether that is the end of it.
+func outcomeOf(pod *corev1.Pod) (p problem, reason string, done bool) {
+	for _, s := range pod.Status.ContainerStatuses {
+		if s.Name != mesh.ContainerInit {
+			continue
+		}
+		switch t, w := s.State.Terminated, s.State.Waiting; {
+		case t != nil:
+			p, reason = outcomeOfEnd(t)
+			return p, reason, true
+		case w != nil && slices.Contains(pullReasons, w.Reason):
+			return unpulled, cmp.Or(w.Message, w.Reason), true
+		case w != nil && w.Message != "":
+			return unstarted, w.Reason + ": " + w.Message, false
+		}
+	}
+	if pod.Status.Phase == corev1.PodFailed {
+		return unstarted, strings.Trim(cmp.Or(pod.Status.Reason, "failed")+": "+pod.Status.Message, ": "), true
+	}
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
+			return unstarted, "not scheduled: " + c.Message, false
+		}
+	}
+	if pod.Spec.NodeName == "" {
+		return unstarted, "not scheduled", false
+	}
+	return unstarted, "its container has not ended", false
+}
+
+// outcomeOfEnd returns how it went in a container that has ended. The program says why it has failed; without a word it was ended, or has not begun.
+func outcomeOfEnd(t *corev1.ContainerStateTerminated) (p problem, reason string) {
+	switch {
+	case t.ExitCode == 0:
+		return "", ""
+	case t.Message == "" || t.Reason == "StartError" || t.Reason == "ContainerCannotRun":
+		return unstarted, strings.TrimSuffix(fmt.Sprintf("ended with exit code %d (%s): %s", t.ExitCode, t.Reason, t.Message), ": ")
+	default:
+		return refuses, lastLine(t.Message)
+	}
+}
+
+// lastLine returns the line with which a program has ended: before it are the rules.
+func lastLine(text string) string {
+	text = strings.TrimRight(text, "\n ")
+	return text[strings.LastIndexByte(text, '\n')+1:]
+}
+
+// triedNodes says which nodes can redirect the connections of a pod.
+func triedNodes(f *facts) []Line {
+	const name = "nodes"
+	if f.tried.err != nil {
+		return []Line{unread(name, f.tried.err)}
+	}
+	t := f.tried.is
+	if t.refused != nil {
+		return append([]Line{{
+			Name: name, Level: Fail, Text: fmt.Sprintf("no pod that redirects may be made in namespace %s: %s", t.namespace, t.refused),
+			Do: "name with --nodes-namespace one where pods of the mesh are to run: Pod Security has to allow NET_ADMIN there (pod-security.kubernetes.io/enforce: privileged)",
+		}}, t.aside(name)...)
+	}
+	lines, failed := []Line(nil), map[problem]map[string][]string{}
+	var kernels []*version.Version
+	for _, o := range t.outcomes {
+		switch {
+		case o.problem == "":
+			if v, err := version.ParseGeneric(o.kernel); err == nil {
+				kernels = append(kernels, v)
+			}
+			continue
+		case failed[o.problem] == nil:
+			failed[o.problem] = map[string][]string{}
+		}
+		failed[o.problem][o.reason] = append(failed[o.problem][o.reason], o.node)
+	}
+	for _, p := range []problem{refuses, unpulled, unstarted} {
+		if nodes := failed[p]; nodes != nil {
+			lines = append(lines, Line{Name: name, Level: Fail, Text: t.text(p), Notes: nodesBy(nodes), Do: t.do(p)})
+		}
+	}
+	if good := t.good(); good > 0 {
+		lines = append(lines, Line{Name: name, Level: OK, Text: printer.Plural(good, "node") + " can redirect: nftables" + span(kernels)})
+	}
+	return append(lines, t.aside(name)...)
+}
+
+// good returns how many nodes can redirect.
+func (t *tried) good() int {
+	n := 0
+	for _, o := range t.outcomes {
+		if o.problem == "" {
+			n++
+		}
+	}
+	return n
+}
+
+func (t *tried) text(p problem) string {
+	switch p {
+	case refuses:
+		return "redirection fails: an injected pod would not start there"
+	case unpulled:
+		return fmt.Sprintf("image %s cannot be pulled: an injected pod would not start there", t.image)
+	default:
+		return fmt.Sprintf("no pod could try it within %s", t.within)
+	}
+}
+
+func (t *tried) do(p problem) string {
+	switch p {
+	case refuses:
+		return "do what it says on these nodes, or keep injected pods from them"
+	case unpulled:
+		return fmt.Sprintf("have nodes reach the registry, and service account default of namespace %s have its imagePullSecrets; --nodes-image names another image", t.namespace)
+	default:
+		return "mend what it says (kubectl describe node), or give them longer with --nodes-timeout"
+	}
+}
+
+// aside returns the lines that say nothing of redirection.
+func (t *tried) aside(name string) []Line {
+	var lines []Line
+	if len(t.leftOut) > 0 {
+		lines = append(lines, Line{Name: name, Level: Warn, Text: "some are not tried", Notes: nodesBy(t.leftOut), Do: "check again when they take pods; elsewhere keep injected pods from them"})
+	}
+	if len(t.outcomes) == 0 && len(t.leftOut) == 0 && t.refused == nil {
+		lines = append(lines, Line{Name: name, Level: Warn, Text: "there is none to try", Do: "check again when the cluster has nodes"})
+	}
+	if len(t.kept) > 0 {
+		lines = append(lines, Line{
+			Name: name, Level: Warn, Text: fmt.Sprintf("Jobs could not be deleted: they go by themselves when they have ended for %s", jobTTL), Notes: t.kept, Do: deleteJobs(t.namespace),
+		})
+	}
+	return lines
+}
+
+func deleteJobs(namespace string) string {
+	return fmt.Sprintf("kubectl -n %s delete jobs -l %s=%s", namespace, labelName, jobName)
+}
+
+// span returns the oldest and the newest kernel, as the end of a text.
+func span(kernels []*version.Version) string {
+	if len(kernels) == 0 {
+		return ""
+	}
+	text := func(v *version.Version) string { return fmt.Sprintf("%d.%d", v.Major(), v.Minor()) }
+	byAge := func(a, b *version.Version) int {
+		return cmp.Or(cmp.Compare(a.Major(), b.Major()), cmp.Compare(a.Minor(), b.Minor()))
+	}
+	oldest, newest := text(slices.MinFunc(kernels, byAge)), text(slices.MaxFunc(kernels, byAge))
+	if oldest == newest {
+		return ", kernel " + oldest
+	}
+	return ", kernel " + oldest + " to " + newest
+}

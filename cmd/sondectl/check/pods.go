@@ -1,0 +1,90 @@
+package check
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
+	"github.com/sonde-mesh/sonde/internal/podspec"
+	"github.com/sonde-mesh/sonde/webhook"
+)
+
+// notInjected says which pods should have a sidecar and have none.
+func notInjected(f *facts) []Line {
+	const name = "pods"
+	if err := cmp.Or(f.pods.err, f.namespaces.err); err != nil {
+		return []Line{unread(name, err)}
+	}
+	namespaces := f.namespacesByName()
+	without, wrong := map[string]int{}, []string(nil)
+	have := 0
+	for i := range f.pods.is {
+		pod := &f.pods.is[i]
+		ns := namespaces[pod.Namespace]
+		if ns == nil || ended(pod) {
+			continue
+		}
+		selection, err := webhook.Select(ns, pod, *f.injection())
+		switch {
+		case err != nil:
+			wrong = append(wrong, fmt.Sprintf("%s: %s", workloadOf(pod), err))
+		case podspec.IsInjected(&pod.Spec):
+			have++
+		case selection.Injected:
+			without[workloadOf(pod)]++
+		case selection.Warn:
+			wrong = append(wrong, fmt.Sprintf("%s: %s", workloadOf(pod), selection.Why))
+		}
+	}
+	var lines []Line
+	if len(without) > 0 {
+		var notes []string
+		for w, n := range without {
+			notes = append(notes, fmt.Sprintf("%s: %s", w, printer.Plural(n, "pod")))
+		}
+		lines = append(lines, Line{
+			Name: name, Level: Fail, Text: "pods should have a sidecar and have none: they were made before the label, or past the webhook", Notes: sorted(notes),
+			Do: "kubectl rollout restart these workloads, and delete pods that nothing makes again",
+		})
+	}
+	if len(wrong) > 0 {
+		lines = append(lines, Line{
+			Name: name, Level: Warn, Text: "pods ask for a sidecar in a way that gets them none", Notes: slices.Compact(sorted(wrong)), Do: "mend the label, or do without",
+		})
+	}
+	if len(lines) > 0 {
+		return lines
+	}
+	return []Line{{Name: name, Level: OK, Text: fmt.Sprintf("%d have a sidecar, and none lacks one", have)}}
+}
+
+// namespacesByName returns what injection knows of namespaces.
+func (f *facts) namespacesByName() map[string]*webhook.Namespace {
+	all := map[string]*webhook.Namespace{}
+	for i := range f.namespaces.is {
+		ns := &f.namespaces.is[i]
+		all[ns.Name] = &webhook.Namespace{Name: ns.Name, Labels: ns.Labels, Annotations: ns.Annotations}
+	}
+	return all
+}
+
+// ended reports whether a pod takes no part any more.
+func ended(pod *corev1.Pod) bool {
+	return pod.DeletionTimestamp != nil || podspec.Ended(pod)
+}
+
+// workloadOf names what has made a pod, as Kind/namespace/name.
+func workloadOf(pod *corev1.Pod) string {
+	kind, name := "Pod", pod.Name
+	if owner := metav1.GetControllerOf(pod); owner != nil {
+		kind, name = owner.Kind, owner.Name
+		if of, ok := podspec.DeploymentOf(name, pod); ok && kind == "ReplicaSet" {
+			kind, name = "Deployment", of
+		}
+	}
+	return kind + "/" + pod.Namespace + "/" + name
+}

@@ -1,0 +1,186 @@
+package check
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+// shop returns a pod of a Deployment in namespace shop.
+func shop(name string, change func(*corev1.Pod)) corev1.Pod {
+	p := corev1.Pod{ObjectMeta: named(name+"-5f6d-x1", map[string]string{"pod-template-hash": "5f6d"})}
+	p.Namespace = "shop"
+	p.OwnerReferences = []metav1.OwnerReference{{Kind: "ReplicaSet", Name: name + "-5f6d", Controller: new(true)}}
+	p.Spec.Containers = []corev1.Container{{Name: "app"}}
+	if change != nil {
+		change(&p)
+	}
+	return p
+}
+
+func declares(ports ...int32) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		for _, port := range ports {
+			p.Spec.Containers[0].Ports = append(p.Spec.Containers[0].Ports, corev1.ContainerPort{ContainerPort: port})
+		}
+	}
+}
+
+func injected(p *corev1.Pod) { p.Spec.Volumes = []corev1.Volume{{Name: mesh.VolumeIdentity}} }
+
+func labelled(value string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Labels[mesh.LabelOwnInjection] = value }
+}
+
+// namespacesOf returns shop with the value of the label, and none without it.
+func namespacesOf(value string) read[[]corev1.Namespace] {
+	labels := map[string]string{}
+	if value != "" {
+		labels[mesh.LabelOwnInjection] = value
+	}
+	return is([]corev1.Namespace{{ObjectMeta: named("shop", labels)}})
+}
+
+func podsOf(pods ...corev1.Pod) read[[]corev1.Pod] { return is(pods) }
+
+func TestDeclaredPorts(t *testing.T) {
+	const none = "[ok]   ports: no workload declares 5670, 9000, 9902, 15001, 15006, 15022\n"
+	const do = "       do: have the application listen elsewhere; for 5670: annotate its pods with sonde.dev/metrics-port, another port or \"0\"\n"
+	tests{
+		"none":         {facts{pods: podsOf(shop("web", declares(8080))), namespaces: namespacesOf("enabled")}, none},
+		"of a sidecar": {facts{pods: podsOf(shop("web", func(p *corev1.Pod) { injected(p); declares(9902)(p) })), namespaces: namespacesOf("enabled")}, none},
+		"UDP": {facts{pods: podsOf(shop("web", func(p *corev1.Pod) {
+			declares(9902)(p)
+			p.Spec.Containers[0].Ports[0].Protocol = corev1.ProtocolUDP
+		})), namespaces: namespacesOf("enabled")}, none},
+		"of the node": {facts{pods: podsOf(shop("web", func(p *corev1.Pod) { declares(9902)(p); p.Spec.HostNetwork = true })), namespaces: namespacesOf("enabled")}, none},
+		"another port for Prometheus": {facts{pods: podsOf(shop("web", func(p *corev1.Pod) {
+			declares(5670)(p)
+			p.Annotations = map[string]string{mesh.AnnotationMetricsPort: "0"}
+		})), namespaces: namespacesOf("enabled")}, none},
+		"9000": {facts{pods: podsOf(shop("web", declares(9000)), shop("web", declares(9000))), namespaces: namespacesOf("enabled")}, `
+[warn] ports: port 9000 is declared: the sidecars of these workloads take one from 9001 to 9020 for probes
+       Deployment/shop/web: container app has port 9000
+       do: nothing, unless a NetworkPolicy names the port; kuma.io/virtual-probes-port chooses another one
+`},
+		"of those that ask": {facts{pods: podsOf(shop("web", declares(15001, 5670)), shop("db", declares(8080))), namespaces: namespacesOf("enabled")}, `
+[fail] ports: ports of the sidecar are declared by workloads that ask for one: their next pods are refused
+       Deployment/shop/web: container app has port 15001
+       Deployment/shop/web: container app has port 5670
+` + do},
+		"of those that ask for none yet": {facts{pods: podsOf(shop("web", declares(15022)), shop("own", func(p *corev1.Pod) { declares(15006)(p); labelled("enabled")(p) })), namespaces: namespacesOf("")}, `
+[fail] ports: ports of the sidecar are declared by workloads that ask for one: their next pods are refused
+       Deployment/shop/own: container app has port 15006
+` + do + `[warn] ports: ports of the sidecar are declared by workloads that ask for none yet: with a label they would be refused
+       Deployment/shop/web: container app has port 15022
+` + do},
+		"may not be read": {facts{pods: read[[]corev1.Pod]{err: errForbidden}}, `
+[warn] ports: not checked: things is forbidden: no right
+       do: have it checked by a user who has the right, or get that
+`},
+	}.run(t, declaredPorts)
+}
+
+// nacked returns a proxy whose Envoy refuses a listener.
+func nacked(reason string) *adminv1.Proxy {
+	return &adminv1.Proxy{Mesh: "default", Name: "web.shop", Streams: []*adminv1.Stream{{Types: []*adminv1.TypeStatus{{Nacks: []*adminv1.Nack{{Reason: reason}}}}}}}
+}
+
+// said returns a pod whose sidecar has ended with these words.
+func said(words string) corev1.Pod {
+	return shop("web", func(p *corev1.Pod) {
+		p.Status.InitContainerStatuses = []corev1.ContainerStatus{{
+			Name: mesh.ContainerSidecar, LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Message: words}},
+		}}
+	})
+}
+
+// appSaid returns an injected pod whose application has ended with these words.
+func appSaid(words string) corev1.Pod {
+	return shop("web", func(p *corev1.Pod) {
+		injected(p)
+		p.Spec.InitContainers = []corev1.Container{{Name: mesh.ContainerSidecar, Args: []string{mesh.ArgVirtualPort + "9001", mesh.ArgMetricsAddress + ":5671"}}}
+		p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "app", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Message: words}}}}
+	})
+}
+
+func TestTakenPorts(t *testing.T) {
+	const do = "       do: have the application listen elsewhere; for 9000 annotate its pods with kuma.io/virtual-probes-port, for 5670 with sonde.dev/metrics-port\n"
+	const none = "[ok]   taken ports: no sidecar lacks a port\n"
+	tests{
+		"none":            {facts{pods: podsOf(said("")), admin: is(admin{proxies: []*adminv1.Proxy{nacked("no such cluster")}})}, none},
+		"not of our port": {facts{pods: podsOf(said("listen for something: already in use"))}, none},
+		"by Envoy's refusal": {facts{admin: is(admin{proxies: []*adminv1.Proxy{nacked("Error adding/updating listener(s) in: cannot bind '0.0.0.0:15006': Address already in use")}})}, `
+[fail] taken ports: another process of the pod wants a port of the sidecar
+       default/web.shop: its Envoy cannot have port 15006, for redirection
+` + do},
+		"of an application's port": {facts{admin: is(admin{proxies: []*adminv1.Proxy{nacked("cannot bind '[::]:8080': Address already in use")}})}, `
+[fail] taken ports: another process of the pod wants a port of the sidecar
+       default/web.shop: its Envoy cannot have port 8080
+` + do},
+		"by the agent's last words": {facts{pods: podsOf(said("time=12:30:45 listen\nsonde-dp: run: --admin-addr: \"127.0.0.1:9902\": listen tcp 127.0.0.1:9902: bind: address already in use\n"))}, `
+[fail] taken ports: another process of the pod wants a port of the sidecar
+       Deployment/shop/web: its agent cannot have port 9902, for metrics of the sidecar
+` + do},
+		"IPv6": {facts{pods: podsOf(said("open the ports for probes at $INSTANCE_IP: listen tcp [fd00::1]:9000: bind: address already in use"))}, `
+[fail] taken ports: another process of the pod wants a port of the sidecar
+       Deployment/shop/web: its agent cannot have port 9000, for probes
+` + do},
+		"a sidecar that is Ready since": {facts{pods: podsOf(func() corev1.Pod {
+			p := said("listen tcp [fd00::1]:9000: bind: address already in use")
+			p.Status.InitContainerStatuses[0].Ready = true
+			return p
+		}())}, none},
+		"by the application's last words": {facts{pods: podsOf(appSaid("listen tcp :15006: bind: address already in use"))}, `
+[fail] taken ports: another process of the pod wants a port of the sidecar
+       Deployment/shop/web: its container app cannot have port 15006, which the sidecar has, for redirection
+` + do},
+		"9000, where the sidecar has 9001": {facts{pods: podsOf(appSaid("listen tcp :9000: bind: address already in use"))}, none},
+		"5670, where the sidecar has 5671": {facts{pods: podsOf(appSaid("listen tcp :5670: bind: address already in use"))}, none},
+		"5671, where the sidecar has that": {facts{pods: podsOf(appSaid("listen tcp :5671: bind: address already in use"))}, `
+[fail] taken ports: another process of the pod wants a port of the sidecar
+       Deployment/shop/web: its container app cannot have port 5671, which the sidecar has
+` + do},
+		"an application without a sidecar": {facts{pods: podsOf(shop("web", func(p *corev1.Pod) {
+			p.Status = appSaid("listen tcp :15006: bind: address already in use").Status
+		}))}, none},
+		"a pod that has ended": {facts{pods: podsOf(func() corev1.Pod {
+			p := appSaid("listen tcp :15006: bind: address already in use")
+			p.Status.Phase = corev1.PodFailed
+			return p
+		}())}, none},
+		"what Envoy refuses is not known": {facts{admin: read[admin]{err: errForbidden}}, ""},
+		"no port":                         {facts{pods: podsOf(said("listen tcp 127.0.0.1:99999: bind: address already in use"))}, none},
+	}.run(t, takenPorts)
+}
+
+func TestNotInjected(t *testing.T) {
+	ended := shop("done", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded })
+	alone := shop("alone", func(p *corev1.Pod) { p.OwnerReferences = nil })
+	tests{
+		"all have it": {facts{pods: podsOf(shop("web", injected), ended, shop("no", labelled("disabled"))), namespaces: namespacesOf("enabled")}, "[ok]   pods: 1 have a sidecar, and none lacks one\n"},
+		"some have none": {facts{pods: podsOf(shop("web", nil), shop("web", nil), alone), namespaces: namespacesOf("enabled")}, `
+[fail] pods: pods should have a sidecar and have none: they were made before the label, or past the webhook
+       Deployment/shop/web: 2 pods
+       Pod/shop/alone-5f6d-x1: 1 pod
+       do: kubectl rollout restart these workloads, and delete pods that nothing makes again
+`},
+		"a wrong label": {facts{pods: podsOf(shop("web", labelled("yes"))), namespaces: namespacesOf("")}, `
+[warn] pods: pods ask for a sidecar in a way that gets them none
+       Deployment/shop/web: metadata.labels["sonde.dev/sidecar-injection"]: "yes": must be enabled or disabled
+       do: mend the label, or do without
+`},
+		"the network of the node": {facts{pods: podsOf(shop("web", func(p *corev1.Pod) { p.Spec.HostNetwork = true })), namespaces: namespacesOf("enabled")}, `
+[warn] pods: pods ask for a sidecar in a way that gets them none
+       Deployment/shop/web: spec.hostNetwork: redirection would be that of the whole node
+       do: mend the label, or do without
+`},
+		"Kuma's label is not ours": {facts{
+			mutating: configurations(ours(false)), pods: podsOf(shop("web", nil)), namespaces: is([]corev1.Namespace{{ObjectMeta: named("shop", map[string]string{mesh.LabelInjection: "enabled"})}}),
+		}, "[ok]   pods: 0 have a sidecar, and none lacks one\n"},
+	}.run(t, notInjected)
+}

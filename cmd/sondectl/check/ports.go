@@ -1,0 +1,197 @@
+package check
+
+import (
+	"cmp"
+	"fmt"
+	"iter"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/internal/podspec"
+	"github.com/sonde-mesh/sonde/webhook"
+)
+
+// sidecarPorts are the ports of the sidecar, each with what it is for.
+var sidecarPorts = func() map[int32]string {
+	ports := webhook.ReservedPorts()
+	ports[mesh.PortVirtualProbes], ports[mesh.PortPodMetrics] = "the probes", "Prometheus"
+	return ports
+}()
+
+// declaredPorts says which workloads declare ports of the sidecar: those that ask for a sidecar already could get none.
+func declaredPorts(f *facts) []Line {
+	const name = "ports"
+	if err := cmp.Or(f.pods.err, f.namespaces.err); err != nil {
+		return []Line{unread(name, err)}
+	}
+	namespaces := f.namespacesByName()
+	refused, later, moved := map[string]bool{}, map[string]bool{}, map[string]bool{}
+	for i := range f.pods.is {
+		pod := &f.pods.is[i]
+		ns := namespaces[pod.Namespace]
+		if ns == nil || ended(pod) || pod.Spec.HostNetwork || podspec.IsInjected(&pod.Spec) {
+			continue
+		}
+		selection, err := webhook.Select(ns, pod, *f.injection())
+		for port, container := range declared(pod) {
+			note := fmt.Sprintf("%s: container %s has port %d", workloadOf(pod), container, port)
+			switch {
+			case port == mesh.PortVirtualProbes:
+				moved[note] = true
+			case port == mesh.PortPodMetrics && hasMetricsPort(pod):
+			case err == nil && selection.Injected:
+				refused[note] = true
+			default:
+				later[note] = true
+			}
+		}
+	}
+	return portLines(name, refused, later, moved)
+}
+
+func portLines(name string, refused, later, moved map[string]bool) []Line {
+	sorted := func(notes map[string]bool) []string { return slices.Sorted(maps.Keys(notes)) }
+	free := fmt.Sprintf("have the application listen elsewhere; for %d: annotate its pods with %s, another port or \"0\"", mesh.PortPodMetrics, mesh.AnnotationMetricsPort)
+	var lines []Line
+	if len(refused) > 0 {
+		lines = append(lines, Line{Name: name, Level: Fail, Text: "ports of the sidecar are declared by workloads that ask for one: their next pods are refused", Notes: sorted(refused), Do: free})
+	}
+	if len(later) > 0 {
+		lines = append(lines, Line{Name: name, Level: Warn, Text: "ports of the sidecar are declared by workloads that ask for none yet: with a label they would be refused", Notes: sorted(later), Do: free})
+	}
+	if len(moved) > 0 {
+		lines = append(lines, Line{
+			Name: name, Level: Warn, Text: fmt.Sprintf("port %d is declared: the sidecars of these workloads take one from %d to %d for probes", mesh.PortVirtualProbes, mesh.FirstSparePort, mesh.LastSparePort),
+			Notes: sorted(moved), Do: fmt.Sprintf("nothing, unless a NetworkPolicy names the port; %s chooses another one", mesh.AnnotationVirtualProbesPort),
+		})
+	}
+	if len(lines) == 0 {
+		ports := slices.Sorted(maps.Keys(sidecarPorts))
+		lines = append(lines, Line{Name: name, Level: OK, Text: "no workload declares " + strings.Trim(strings.ReplaceAll(fmt.Sprint(ports), " ", ", "), "[]")})
+	}
+	return lines
+}
+
+// declared returns the ports of the sidecar that the containers of a pod declare, each with the container.
+func declared(pod *corev1.Pod) map[int32]string {
+	ports := map[int32]string{}
+	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for _, c := range containers {
+			for _, p := range c.Ports {
+				if p.Protocol == corev1.ProtocolUDP || p.Protocol == corev1.ProtocolSCTP {
+					continue
+				}
+				if _, of := sidecarPorts[p.ContainerPort]; of && ports[p.ContainerPort] == "" {
+					ports[p.ContainerPort] = c.Name
+				}
+			}
+		}
+	}
+	return ports
+}
+
+// hasMetricsPort reports whether a pod has its sidecar take another port for Prometheus.
+func hasMetricsPort(pod *corev1.Pod) bool { return pod.Annotations[mesh.AnnotationMetricsPort] != "" }
+
+// bound finds the port in what Envoy says of an address that it cannot have, and the agent.
+var bound = regexp.MustCompile(`(?i)(?:bind|listen)[^\n]*?:(\d{1,5})[':" ][^\n]*already in use`)
+
+// takenPorts says which proxies cannot have a port, since another process of the pod has it without declaring it, and which applications, since the sidecar
+// has it: by what Envoy refuses, and by the last words of containers that have ended.
+func takenPorts(f *facts) []Line {
+	const name = "taken ports"
+	if f.pods.err != nil {
+		return []Line{unread(name, f.pods.err)}
+	}
+	var taken []string
+	for _, p := range f.admin.is.proxies {
+		for _, s := range p.GetStreams() {
+			for _, t := range s.GetTypes() {
+				for _, n := range t.GetNacks() {
+					if port := portIn(n.GetReason()); port != 0 {
+						taken = append(taken, fmt.Sprintf("%s: its Envoy cannot have port %d%s", proxyName(p), port, purpose(port)))
+					}
+				}
+			}
+		}
+	}
+	for i := range f.pods.is {
+		pod := &f.pods.is[i]
+		if ended(pod) {
+			continue
+		}
+		for container, words := range lastWords(pod) {
+			port := portIn(words)
+			switch {
+			case port == 0:
+			case container == mesh.ContainerSidecar:
+				taken = append(taken, fmt.Sprintf("%s: its agent cannot have port %d%s", workloadOf(pod), port, purpose(port)))
+			case sidecarHas(pod, port):
+				taken = append(taken, fmt.Sprintf("%s: its container %s cannot have port %d, which the sidecar has%s", workloadOf(pod), container, port, purpose(port)))
+			}
+		}
+	}
+	if len(taken) == 0 {
+		if f.admin.err != nil {
+			return nil // controlPlane says it
+		}
+		return []Line{{Name: name, Level: OK, Text: "no sidecar lacks a port"}}
+	}
+	return []Line{{
+		Name: name, Level: Fail, Text: "another process of the pod wants a port of the sidecar", Notes: slices.Compact(sorted(taken)),
+		Do: fmt.Sprintf("have the application listen elsewhere; for %d annotate its pods with %s, for %d with %s",
+			mesh.PortVirtualProbes, mesh.AnnotationVirtualProbesPort, mesh.PortPodMetrics, mesh.AnnotationMetricsPort),
+	}}
+}
+
+// lastWords returns what each container of a pod has said before it ended, but for those that are Ready since.
+func lastWords(pod *corev1.Pod) iter.Seq2[string, string] {
+	return func(yield func(container, words string) bool) {
+		for _, statuses := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
+			for _, s := range statuses {
+				for _, state := range []corev1.ContainerState{s.State, s.LastTerminationState} {
+					if state.Terminated != nil && !s.Ready && !yield(s.Name, state.Terminated.Message) {
+						return
+					}
+				}
+			}
+		}
+	}
+}
+
+// sidecarHas reports whether a pod has a sidecar that listens on a port.
+func sidecarHas(pod *corev1.Pod, port int32) bool {
+	sidecar := podspec.Container(&pod.Spec, mesh.ContainerSidecar)
+	if sidecar == nil || !podspec.IsInjected(&pod.Spec) {
+		return false
+	}
+	_, reserved := webhook.ReservedPorts()[port]
+	return reserved || port == podspec.PortArgument[int32](sidecar, mesh.ArgVirtualPort) || port == podspec.PortArgument[int32](sidecar, mesh.ArgMetricsAddress)
+}
+
+// portIn returns the port that is said to be taken, 0 if none is.
+func portIn(text string) int32 {
+	found := bound.FindStringSubmatch(text)
+	if found == nil {
+		return 0
+	}
+	port, err := strconv.ParseUint(found[1], 10, 16)
+	if err != nil {
+		return 0
+	}
+	return int32(port)
+}
+
+// purpose returns what the sidecar needs a port for, as the end of a text.
+func purpose(port int32) string {
+	if of := sidecarPorts[port]; of != "" {
+		return ", for " + strings.TrimPrefix(of, "the ")
+	}
+	return ""
+}

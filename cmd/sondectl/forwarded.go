@@ -1,0 +1,158 @@
+package main
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"os"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/cluster"
+	"github.com/sonde-mesh/sonde/internal/reach"
+	"github.com/sonde-mesh/sonde/internal/settings"
+)
+
+// inCluster reports whether the control plane is reached by the kubeconfig: where a flag or variable says so, and where neither says anything and there
+// is no context.
+func (c *cli) inCluster() (bool, error) {
+	direct, ofCluster := c.firstGiven(flagAddress, flagCACert, flagTokenFile, flagContext), c.firstGiven(cluster.FlagKubeconfig, cluster.FlagContext, cluster.FlagNamespace)
+	switch {
+	case direct != "" && ofCluster != "":
+		return false, &mesh.FieldError{
+			Field: "--" + ofCluster, Value: c.flags.Lookup(ofCluster).Value.String(),
+			Allowed: fmt.Sprintf("must not be given with %s: the control plane is either at an address or in a cluster", c.placeOf(direct)),
+		}
+	case direct != "" || ofCluster != "":
+		return ofCluster != "", nil
+	}
+	_, source, err := c.context()
+	return source == "", err
+}
+
+// clusterAlone is kubernetes for a command that has no use for an address.
+func (c *cli) clusterAlone() (*cluster.Cluster, error) {
+	if direct := c.firstGiven(flagAddress, flagCACert, flagTokenFile, flagContext); direct != "" {
+		return nil, &mesh.FieldError{Field: c.placeOf(direct), Allowed: "must not be given: this command finds the control plane in the cluster of the kubeconfig"}
+	}
+	in, err := cluster.Open(c.cluster)
+	if errors.Is(err, cluster.ErrNoKubeconfig) {
+		return nil, settings.Usagef("%w: name one with --%s", err, cluster.FlagKubeconfig)
+	}
+	return in, err //nolint:wrapcheck // it is for users
+}
+
+// callInCluster is call to the control plane in the cluster of the kubeconfig, whatever a context of sondectl says.
+func (c *cli) callInCluster(ctx context.Context, work func(context.Context, adminv1.AdminServiceClient) error) error {
+	to, err := c.forwarded(ctx)
+	if err != nil {
+		return err
+	}
+	return callAt(ctx, to, callTimeout, work)
+}
+
+// firstGiven returns the first of these flags that the command line or a variable sets, "" if none is.
+func (c *cli) firstGiven(flags ...string) string {
+	for _, flag := range flags {
+		if c.given(flag) {
+			return flag
+		}
+	}
+	return ""
+}
+
+// placeOf returns a flag as users see it that is set: with its variable, if there is one.
+func (c *cli) placeOf(flag string) string {
+	if variable := settings.Variable(envPrefix, c.flags.Lookup(flag)); os.Getenv(variable) != "" {
+		return fmt.Sprintf("--%s (%s)", flag, variable)
+	}
+	return "--" + flag
+}
+
+// forwarded returns the control plane in the cluster of the kubeconfig. The session is kept for further calls, such as those of --watch, until it fails
+// or the program ends; its CAs are read for each, which has a connection of its own.
+func (c *cli) forwarded(ctx context.Context) (*endpoint, error) {
+	if c.session != nil && c.session.Ended() {
+		c.closeSession()
+	}
+	if c.session == nil {
+		in, err := c.kubernetes()
+		if err != nil {
+			return nil, err
+		}
+		if c.session, err = in.Connect(ctx); err != nil {
+			return nil, err
+		}
+	}
+	roots, err := c.session.Roots(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return c.endpointOf(c.session, roots), nil
+}
+
+// kubernetes returns the cluster that flags or the kubeconfig say.
+func (c *cli) kubernetes() (*cluster.Cluster, error) {
+	in, err := cluster.Open(c.cluster)
+	if errors.Is(err, cluster.ErrNoKubeconfig) {
+		return nil, settings.Usagef("no control plane is named, and %w: give --%s, --%s and --%s, as flags, as variables, or in a context (sondectl config)", err, flagAddress, flagCACert, flagTokenFile)
+	}
+	return in, err
+}
+
+// endpointOf returns the control plane of a session, for one connection.
+func (c *cli) endpointOf(s *cluster.Session, roots *x509.CertPool) *endpoint {
+	return &endpoint{
+		address: s.Address, roots: roots,
+		watch: &reach.Watch{
+			Service: reach.Admin, Address: fmt.Sprintf("pod %s in namespace %s", s.Pod, s.Namespace), CA: "ConfigMap " + mesh.ServingCAConfigMap,
+		},
+		authorize: []grpc.DialOption{
+			grpc.WithUnaryInterceptor(func(ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, o ...grpc.CallOption) error {
+				ctx, err := withToken(ctx, s, method)
+				if err != nil {
+					return err
+				}
+				return invoke(ctx, method, request, reply, conn, o...)
+			}),
+			grpc.WithStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, o ...grpc.CallOption) (grpc.ClientStream, error) {
+				ctx, err := withToken(ctx, s, method)
+				if err != nil {
+					return nil, err
+				}
+				return open(ctx, desc, conn, method, o...)
+			}),
+		},
+		failed: func(err error) error {
+			if lost := s.Lost(); lost != nil {
+				err = lost
+			}
+			c.closeSession() // the next call finds a replica that is Ready then
+			return err
+		},
+	}
+}
+
+// withToken adds the token that a method needs.
+func withToken(ctx context.Context, s *cluster.Session, method string) (context.Context, error) {
+	need, known := adminv1.RightOf(method)
+	if !known {
+		return nil, fmt.Errorf("%s: there is no right to call it with", method)
+	}
+	token, err := s.Token(ctx, need)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // it says what was tried
+	}
+	return metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token), nil
+}
+
+func (c *cli) closeSession() {
+	if c.session != nil {
+		c.session.Close()
+		c.session = nil
+	}
+}

@@ -1,0 +1,167 @@
+package why_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/why"
+	"github.com/sonde-mesh/sonde/webhook"
+)
+
+// start is when the pod was made. It is looked at 10 minutes later.
+var start = time.Date(2026, 11, 27, 10, 0, 0, 0, time.UTC)
+
+func after(d time.Duration) metav1.Time { return metav1.NewTime(start.Add(d)) }
+
+// userPod is as its author wrote it.
+func userPod() *corev1.Pod {
+	probe := func(path string) *corev1.Probe {
+		return &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromInt32(8080)}}}
+	}
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-1", UID: "uid-1", CreationTimestamp: after(0), Labels: map[string]string{"app": "web"}},
+		Spec: corev1.PodSpec{
+			NodeName: "node-a", ServiceAccountName: "default",
+			InitContainers: []corev1.Container{{Name: "migrate", Image: "migrate:1"}},
+			Containers: []corev1.Container{{
+				Name: "app", Image: "web:1", Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: 8080}},
+				ReadinessProbe: probe("/ready"), LivenessProbe: probe("/alive"), StartupProbe: probe("/started"),
+			}},
+		},
+	}
+}
+
+// well returns the facts of a pod that is well, 10 minutes after it was made.
+func well(t *testing.T) *why.Facts {
+	t.Helper()
+	pod, _, err := webhook.Inject(userPod(), webhook.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.0.0.7"}
+	for _, c := range pod.Spec.InitContainers {
+		s := corev1.ContainerStatus{Name: c.Name, Ready: true, Started: new(true)}
+		s.State.Terminated = &corev1.ContainerStateTerminated{FinishedAt: after(10 * time.Second)}
+		if c.RestartPolicy != nil {
+			s.State = corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: after(10 * time.Second)}}
+		}
+		pod.Status.InitContainerStatuses = append(pod.Status.InitContainerStatuses, s)
+	}
+	for _, c := range pod.Spec.Containers {
+		s := corev1.ContainerStatus{Name: c.Name, Ready: true, Started: new(true)}
+		s.State.Running = &corev1.ContainerStateRunning{StartedAt: after(20 * time.Second)}
+		pod.Status.ContainerStatuses = append(pod.Status.ContainerStatuses, s)
+	}
+	for _, kind := range []corev1.PodConditionType{corev1.PodScheduled, corev1.PodInitialized, corev1.ContainersReady, corev1.PodReady} {
+		pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{Type: kind, Status: corev1.ConditionTrue, LastTransitionTime: after(time.Minute)})
+	}
+	return &why.Facts{
+		Now: start.Add(10 * time.Minute), Pod: pod,
+		Namespace: &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop", Labels: map[string]string{mesh.LabelInjection: "enabled"}}},
+		Services: []corev1.Service{{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"},
+			Spec: corev1.ServiceSpec{
+				Selector: map[string]string{"app": "web"},
+				Ports:    []corev1.ServicePort{{Name: "http", Port: 80, TargetPort: intstr.FromString("http")}},
+			},
+		}},
+		Slices: []discoveryv1.EndpointSlice{{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-x", Labels: map[string]string{discoveryv1.LabelServiceName: "web"}},
+			Endpoints:  []discoveryv1.Endpoint{{TargetRef: &corev1.ObjectReference{UID: "uid-1"}, Conditions: discoveryv1.EndpointConditions{Ready: new(true)}}},
+		}},
+		Plane: &why.Plane{
+			Dataplane: &adminv1.Dataplane{},
+			Proxy: &adminv1.Proxy{
+				Mesh: "default", Name: "web-1.shop", Known: true, Agent: &adminv1.Agent{}, AgentState: &adminv1.AgentState{Phase: adminv1.AgentState_CONNECTED},
+				Streams: []*adminv1.Stream{{}},
+			},
+			Services: []*adminv1.Service{{Name: "web_shop_svc_80", Endpoints: []*adminv1.Endpoint{{Address: "10.0.0.7:8080", Dataplane: "web-1.shop", Health: adminv1.Endpoint_READY}}}},
+		},
+	}
+}
+
+// status returns the status of a container.
+func status(f *why.Facts, name string) *corev1.ContainerStatus {
+	for _, list := range [][]corev1.ContainerStatus{f.Pod.Status.InitContainerStatuses, f.Pod.Status.ContainerStatuses} {
+		for i := range list {
+			if list[i].Name == name {
+				return &list[i]
+			}
+		}
+	}
+	panic("no container " + name)
+}
+
+// setCondition sets a condition of the pod since a minute before now.
+func setCondition(f *why.Facts, kind corev1.PodConditionType, value corev1.ConditionStatus, reason, message string) {
+	f.Pod.Status.Conditions = slices.DeleteFunc(f.Pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == kind })
+	f.Pod.Status.Conditions = append(f.Pod.Status.Conditions, corev1.PodCondition{
+		Type: kind, Status: value, Reason: reason, Message: message, LastTransitionTime: after(5 * time.Minute),
+	})
+}
+
+// unready has the kubelet say that a container is not ready, and so the slice.
+func unready(f *why.Facts, container string) {
+	status(f, container).Ready = false
+	const reason = "ContainersNotReady"
+	message := "containers with unready status: [" + container + "]"
+	setCondition(f, corev1.ContainersReady, corev1.ConditionFalse, reason, message)
+	setCondition(f, corev1.PodReady, corev1.ConditionFalse, reason, message)
+	f.Slices[0].Endpoints[0].Conditions.Ready = new(false)
+}
+
+// pending has no container run yet, from the one named on.
+func pending(f *why.Facts, from string) {
+	unready(f, from)
+	reached := false
+	for _, list := range [][]corev1.ContainerStatus{f.Pod.Status.InitContainerStatuses, f.Pod.Status.ContainerStatuses} {
+		for i := range list {
+			if reached = reached || list[i].Name == from; reached {
+				list[i] = corev1.ContainerStatus{Name: list[i].Name, State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "PodInitializing"}}}
+			}
+		}
+	}
+	f.Pod.Status.Phase = corev1.PodPending
+}
+
+// waits has a container wait for a reason, after it has ended so.
+func waits(f *why.Facts, container, reason, message string, last *corev1.ContainerStateTerminated) {
+	s := status(f, container)
+	s.Ready, s.State = false, corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}
+	s.LastTerminationState.Terminated = last
+	if last != nil {
+		last.FinishedAt = after(8 * time.Minute)
+		s.RestartCount = 3
+	}
+}
+
+// restarted has a container run again after it has ended so.
+func restarted(f *why.Facts, container string, last *corev1.ContainerStateTerminated) {
+	s := status(f, container)
+	last.FinishedAt = after(8 * time.Minute)
+	s.RestartCount, s.LastTerminationState.Terminated = 3, last
+	s.State.Running = &corev1.ContainerStateRunning{StartedAt: after(8*time.Minute + 5*time.Second)}
+}
+
+// tell adds an event about a container, the newest.
+func tell(f *why.Facts, reason, part, note string) {
+	f.Events = append([]why.Event{{Reason: reason, Note: note, Part: part, Reporter: "test", At: start.Add(9 * time.Minute)}}, f.Events...)
+}
+
+// uninjected takes the pod out of the mesh.
+func uninjected(f *why.Facts) {
+	was := f.Pod
+	f.Pod = userPod()
+	f.Pod.Status, f.Plane = was.Status, nil
+	f.Pod.Status.InitContainerStatuses = nil
+	f.Pod.OwnerReferences = []metav1.OwnerReference{{Kind: "ReplicaSet", Name: "web", UID: types.UID("rs"), Controller: new(true)}}
+}

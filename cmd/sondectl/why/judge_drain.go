@@ -1,0 +1,129 @@
+package why
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/internal/podcause"
+)
+
+// drains judges whether the pod should get no new traffic.
+func drains(f *Facts, _ []Finding) []Finding {
+	var all []Finding
+	if d := f.Pod.DeletionTimestamp; d != nil {
+		all = append(all, terminating(f, d.Time))
+	}
+	why, servesOn := f.drain()
+	if why == "" {
+		return all
+	}
+	r := Finding{Cause: podcause.Draining, Keeps: FromNew, Text: podcause.Drains(why)}
+	if servesOn {
+		r.Keeps, r.Text = "", "it would get no new traffic, and serves on: "+why
+	}
+	r.Evidence = []Evidence{{Of: controlPlane, Says: why}}
+	if f.Plane == nil {
+		r.Evidence[0].Of = "annotation " + mesh.AnnotationDrain
+	}
+	if e := f.event(podcause.Draining, ""); e != nil {
+		r.Since, r.Evidence = at(e.At), withEvents(r.Evidence, e)
+	}
+	return append(all, r)
+}
+
+// terminating is for a pod that is being deleted, which has to end by a time.
+func terminating(f *Facts, by time.Time) Finding {
+	r := Finding{Cause: "Terminating", Keeps: FromNew, Text: "it is being deleted", Since: at(f.deletedAt())}
+	var run []string
+	for _, c := range f.containers() {
+		if c.status != nil && c.status.State.Running != nil {
+			run = append(run, c.Name)
+		}
+	}
+	switch {
+	case len(run) == 0 && len(f.Pod.Finalizers) > 0:
+		r.Text += ", and waits for its finalizers: " + mesh.Few(f.Pod.Finalizers)
+	case len(run) > 0 && f.Now.After(by):
+		r.Text += fmt.Sprintf(", and its grace period of %s is over, but %s still run", by.Sub(f.deletedAt()), mesh.Few(run))
+	case len(run) > 0:
+		r.Text += fmt.Sprintf(": %s still run, until %s at most", mesh.Few(run), clock(by))
+	}
+	r.Evidence = withEvents([]Evidence{{Of: "pod/" + f.Pod.Name, Says: "deletionTimestamp " + by.UTC().Format(time.RFC3339), At: r.Since}}, f.event("Killing", ""))
+	return r
+}
+
+// drain returns why a node or an administrator wants the pod to drain, and whether it serves on nevertheless. The control plane says that, and
+// where it was not asked the annotation of the pod.
+func (f *Facts) drain() (why string, servesOn bool) {
+	if f.Plane == nil {
+		if reason, is := f.Pod.Annotations[mesh.AnnotationDrain]; is && f.injected() {
+			return mesh.DrainText("pod", reason), false
+		}
+		return "", false
+	}
+	p := f.Plane.Proxy
+	if p.GetDrain() != "" {
+		var reasons []string
+		for reason := range strings.SplitSeq(p.GetDrain(), "; ") {
+			if reason != mesh.DrainTerminating { // which the pod says itself
+				reasons = append(reasons, reason)
+			}
+		}
+		return strings.Join(reasons, "; "), !p.GetDraining()
+	}
+	if p.GetDraining() && f.Pod.DeletionTimestamp == nil {
+		return "its agent has said that it ends", false
+	}
+	return "", false
+}
+
+// held judges whether a guarded liveness probe fails, and no restart is granted.
+func held(f *Facts, _ []Finding) []Finding {
+	c := f.condition(mesh.ConditionLivenessHeld)
+	if c == nil || c.Status != corev1.ConditionTrue {
+		return nil
+	}
+	containers, why, _ := strings.Cut(c.Message, ": ") // as the leader of the control plane writes it
+	r := Finding{
+		Cause: "LivenessHeld", Keeps: FromNew, Text: podcause.Held(containers, why), Since: at(c.LastTransitionTime.Time),
+		Do:       fmt.Sprintf("sondectl restarts explain %s -n %s says what counts", f.Pod.Name, f.Pod.Namespace),
+		Evidence: []Evidence{ofCondition(c)},
+	}
+	if e := f.eventThat(func(e *Event) bool { return e.Reason == podcause.RestartHeld }); e != nil {
+		r.Evidence = withEvents(r.Evidence, e)
+	}
+	if f.Plane == nil {
+		return []Finding{r}
+	}
+	for _, g := range f.Plane.Restart.GetContainers() {
+		if d := g.GetRestart().GetDecision(); d.GetNeeds() != "" {
+			r.Evidence = append(r.Evidence, Evidence{Of: controlPlane, Says: fmt.Sprintf("container %s restarts once: %s", g.GetName(), d.GetNeeds())})
+		}
+	}
+	return []Finding{r}
+}
+
+// frozen judges whether endpoints of the pod stay though Kubernetes takes them away.
+func frozen(f *Facts, _ []Finding) []Finding {
+	if f.Plane == nil {
+		return nil
+	}
+	r := Finding{Cause: "Frozen"}
+	for _, s := range f.Plane.Services {
+		for _, e := range s.GetEndpoints() {
+			if e.GetDataplane() != f.dataplane() || !strings.HasPrefix(e.GetReason(), mesh.FrozenReason) {
+				continue
+			}
+			r.Text = strings.TrimSpace(strings.TrimPrefix(e.GetReason(), mesh.FrozenReason))
+			r.Evidence = append(r.Evidence, Evidence{Of: controlPlane, Says: fmt.Sprintf("endpoint %s of service %s: %s", e.GetAddress(), s.GetName(), e.GetReason())})
+		}
+	}
+	if len(r.Evidence) == 0 {
+		return nil
+	}
+	return []Finding{r}
+}

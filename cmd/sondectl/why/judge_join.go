@@ -1,0 +1,166 @@
+package why
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/internal/podcause"
+)
+
+// argControlPlane begins the argument of the sidecar with the address of the control plane.
+const argControlPlane = "--cp-address="
+
+// inboundListeners begins the names of listeners for inbound traffic (docs/naming.md).
+const inboundListeners = "inbound:"
+
+// controlPlane names what knows about proxies.
+const controlPlane = "control plane"
+
+// joining judges whether the agent has joined, and is connected.
+func joining(f *Facts, _ []Finding) []Finding {
+	c, has := f.sidecar()
+	if !has || c.status == nil || c.status.State.Running == nil {
+		return nil // why it does not run was found before
+	}
+	started := c.status.State.Running.StartedAt.Time
+	event := f.eventThat(func(e *Event) bool {
+		return e.Part == mesh.ContainerSidecar && (e.Reason == podcause.JoinRefused || e.Reason == podcause.JoinWaiting)
+	})
+	if f.Plane == nil {
+		if event == nil || c.status.Ready {
+			return nil
+		}
+		return []Finding{{Cause: Cause(event.Reason), Keeps: FromReady, Text: event.Note, Since: at(started), Evidence: []Evidence{ofEvent(event)}}}
+	}
+	return phase(f, c, event)
+}
+
+// phase judges what the control plane knows of an agent that runs. event says that its join was refused, nil for nothing.
+func phase(f *Facts, c container, event *Event) []Finding {
+	p, started := f.Plane.Proxy, c.status.State.Running.StartedAt.Time
+	state := p.GetAgentState()
+	r := Finding{Keeps: FromReady, Since: at(started)}
+	if state.GetSince() != nil {
+		r.Since = at(state.GetSince().AsTime())
+	}
+	notKnown := cmp.Or(f.Plane.Unknown, "no Dataplane of that name")
+	known := func(says string) []Evidence {
+		return withEvents([]Evidence{{Of: controlPlane, Says: says, At: r.Since}}, event)
+	}
+	switch {
+	case state.GetRefusal() != "":
+		r.Cause, r.Text = podcause.JoinWaiting, podcause.Waits(state.GetRefusal())
+		if event != nil && strings.HasSuffix(event.Note, state.GetRefusal()) {
+			r.Cause, r.Text = Cause(event.Reason), event.Note
+		}
+		r.Evidence = known("it asks to join, and is refused: " + state.GetRefusal())
+	case state.GetPhase() == adminv1.AgentState_NEVER_JOINED && event != nil:
+		r.Cause, r.Text, r.Evidence = Cause(event.Reason), event.Note, known("it has never joined")
+	case !p.GetKnown() && event != nil && !c.status.Ready:
+		r.Cause, r.Text, r.Evidence = Cause(event.Reason), event.Note, known(notKnown)
+	case state.GetPhase() == adminv1.AgentState_NEVER_JOINED:
+		r.Cause = "NeverJoined"
+		r.Text = "its agent runs, and has never asked to join the mesh: it may not reach the control plane at " + argument(c, argControlPlane)
+		r.Do = logsOf(f, c.Name)
+		r.Evidence = withEvents(known("it has never joined"), f.event("Unhealthy", c.Name))
+	case p.GetAgent().GetEnvoyDown() != "":
+		r.Cause, r.Text, r.Do = "EnvoyDown", "its Envoy does not run: "+p.GetAgent().GetEnvoyDown(), logsOf(f, c.Name)
+		r.Evidence = known("its agent says so")
+	case !p.GetKnown() && f.Pod.Status.PodIP != "": // without an address it has none yet
+		r.Cause, r.Text = "NotKnown", fmt.Sprintf("the control plane does not know its Dataplane %s of mesh %s", f.dataplane(), f.Pod.Labels[mesh.LabelMesh])
+		if c.status.Ready {
+			r.Keeps, r.Since = FromTraffic, nil // since when is not known
+		}
+		r.Evidence = known(notKnown)
+	default:
+		return away(p, r)
+	}
+	return []Finding{r}
+}
+
+// away judges an agent that has joined, and is not connected. The endpoint stays.
+func away(p *adminv1.Proxy, r Finding) []Finding {
+	r.Keeps, r.Cause = "", "NotConnected"
+	switch state := p.GetAgentState(); {
+	case state.GetPhase() == adminv1.AgentState_LOST:
+		r.Text = "its agent is lost, and the endpoint stays"
+	case state.GetPhase() == adminv1.AgentState_STOPPED:
+		r.Text = "its agent has drained and ended"
+	case state.GetPhase() == adminv1.AgentState_RECONNECTING:
+		r.Text = "the session of its agent has just ended, or the control plane has just started, and it has not come back yet"
+	case state.GetPhase() == adminv1.AgentState_CONNECTED && len(p.GetStreams()) == 0:
+		r.Text = "its Envoy has no connection to the control plane, and keeps what it has"
+	default:
+		return nil
+	}
+	r.Evidence = []Evidence{{Of: controlPlane, Says: "the agent is " + strings.ToLower(p.GetAgentState().GetPhase().String()), At: r.Since}}
+	if p.GetOtherWorkload() != "" {
+		r.Evidence = append(r.Evidence, Evidence{Of: controlPlane, Says: p.GetOtherWorkload()})
+	}
+	return []Finding{r}
+}
+
+// argument returns the value of an argument of a container, "an address that it does not name" without one.
+func argument(c container, begin string) string {
+	for _, a := range c.Args {
+		if value, is := strings.CutPrefix(a, begin); is {
+			return value
+		}
+	}
+	return "an address that its arguments do not name"
+}
+
+// listening judges what Envoy has refused.
+func listening(f *Facts, _ []Finding) []Finding {
+	if f.Plane == nil {
+		return refusedByEvents(f)
+	}
+	var all []Finding
+	for _, stream := range f.Plane.Proxy.GetStreams() {
+		for _, t := range stream.GetTypes() {
+			for _, nack := range t.GetNacks() {
+				all = append(all, refusal(f, t.GetKind(), nack))
+			}
+		}
+	}
+	return all
+}
+
+// refusal is for one resource that Envoy has refused.
+func refusal(f *Facts, kind string, nack *adminv1.Nack) Finding {
+	r := Finding{
+		Cause: "ConfigurationRefused", Text: fmt.Sprintf("its Envoy refuses %s %s, and keeps what it had: %s", kind, nack.GetResource(), nack.GetReason()), Since: at(timeOf(nack.GetAt())),
+		Evidence: []Evidence{{Of: "Envoy, " + kind + " " + nack.GetResource(), Says: nack.GetReason(), At: at(timeOf(nack.GetAt()))}},
+	}
+	if kind == string(adminv1.KindListeners) && strings.HasPrefix(nack.GetResource(), inboundListeners) {
+		r.Cause, r.Keeps, r.Text = podcause.ListenerRefused, FromReady, podcause.Listener(nack.GetResource(), nack.GetReason())
+		r.Evidence = withEvents(r.Evidence, f.eventThat(func(e *Event) bool {
+			return e.Reason == podcause.ListenerRefused && strings.HasPrefix(e.Note, podcause.Listener(nack.GetResource(), ""))
+		}))
+	}
+	return r
+}
+
+// refusedByEvents is for a control plane that was not asked.
+func refusedByEvents(f *Facts) []Finding {
+	c, has := f.sidecar()
+	e := f.event(podcause.ListenerRefused, mesh.ContainerSidecar)
+	if !has || e == nil || c.status == nil || c.status.Ready || c.status.State.Running == nil {
+		return nil
+	}
+	return []Finding{{Cause: podcause.ListenerRefused, Keeps: FromReady, Text: e.Note, Since: at(e.At), Evidence: []Evidence{ofEvent(e)}}}
+}
+
+// timeOf returns the zero time for nil.
+func timeOf(t *timestamppb.Timestamp) time.Time {
+	if t == nil {
+		return time.Time{}
+	}
+	return t.AsTime()
+}

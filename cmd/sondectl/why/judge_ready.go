@@ -1,0 +1,231 @@
+package why
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
+	"github.com/sonde-mesh/sonde/internal/podcause"
+	"github.com/sonde-mesh/sonde/webhook"
+)
+
+// unhealthy is the kubelet's event of a probe that fails.
+const unhealthy = "Unhealthy"
+
+// checking judges which containers run and are not ready, and by which probe.
+func checking(f *Facts, before []Finding) []Finding {
+	var all []Finding
+	for _, c := range f.running() {
+		if c.status == nil || c.status.State.Running == nil || c.status.Ready && started(c) {
+			continue
+		}
+		kind := mesh.ProbeReadiness
+		if !started(c) {
+			kind = mesh.ProbeStartup
+		}
+		if c.Name == mesh.ContainerSidecar && f.injected() {
+			if !slices.ContainsFunc(before, func(o Finding) bool { return o.Keeps == FromReady }) { // else that is why
+				all = append(all, sidecarNotReady(f, c, kind))
+			}
+			continue
+		}
+		all = append(all, probeFails(f, c, kind))
+	}
+	return all
+}
+
+// started reports whether the startup probe of a container has passed.
+func started(c container) bool {
+	return c.StartupProbe == nil || c.status.Started != nil && *c.status.Started
+}
+
+// probeFails is for a container of the user.
+func probeFails(f *Facts, c container, kind mesh.ProbeType) Finding {
+	since := c.status.State.Running.StartedAt.Time
+	ready := f.condition(corev1.ContainersReady)
+	if ready != nil && ready.Status == corev1.ConditionFalse && ready.LastTransitionTime.After(since) && kind == mesh.ProbeReadiness {
+		since = ready.LastTransitionTime.Time
+	}
+	r := Finding{Cause: "ReadinessProbeFails", Keeps: FromReady, Since: at(since)}
+	if kind == mesh.ProbeStartup {
+		r.Cause = "StartupProbeFails"
+	}
+	what := fmt.Sprintf("the %s probe of %s%s", kind, c.title(), f.written(c, kind))
+	ours, kubelet := f.failures(c, kind)
+	r.Text = what + " has not passed yet"
+	if e := latest(c.status.State.Running.StartedAt.Time, ours, kubelet); e != nil {
+		reason, _ := podcause.FailureReason(string(kind), e.Note)
+		r.Text = what + " fails: " + sentence(reason)
+	}
+	if ready != nil && kind == mesh.ProbeReadiness {
+		r.Evidence = []Evidence{ofCondition(ready)}
+	}
+	r.Evidence = withEvents(r.Evidence, ours, kubelet)
+	return r
+}
+
+// failures returns the newest events about failures of a probe: that of the control plane, which has the reason, and the kubelet's, which has a
+// status alone where the agent answers.
+func (f *Facts) failures(c container, kind mesh.ProbeType) (ours, kubelet *Event) {
+	of := func(reason string) *Event {
+		return f.eventThat(func(e *Event) bool {
+			_, fails := podcause.FailureReason(string(kind), e.Note)
+			return fails && e.Reason == reason && e.Part == c.Name
+		})
+	}
+	return of(podcause.ProbeFailed), of(unhealthy)
+}
+
+// latest returns the first event that is there and no older than a time, and else the first one that is there: the time of a series is not always
+// that of its last event.
+func latest(since time.Time, all ...*Event) *Event {
+	var first *Event
+	for _, e := range all {
+		switch {
+		case e == nil:
+		case !e.At.Before(since):
+			return e
+		case first == nil:
+			first = e
+		}
+	}
+	return first
+}
+
+// sidecarNotReady is for a sidecar that runs, of which nothing else is known.
+func sidecarNotReady(f *Facts, c container, kind mesh.ProbeType) Finding {
+	r := Finding{
+		Cause: "SidecarNotReady", Keeps: FromReady, Text: "container " + c.Name + " is not ready yet", Do: logsOf(f, c.Name),
+		Since: at(c.status.State.Running.StartedAt.Time),
+	}
+	ours, kubelet := f.failures(c, kind)
+	if e := latest(*r.Since, ours, kubelet); e != nil {
+		r.Text = "container " + c.Name + " is not ready: " + sentence(e.Note)
+	}
+	r.Evidence = withEvents(nil, ours, kubelet)
+	return r
+}
+
+// written returns a probe as the user wrote it, in parentheses, "" if that cannot be told.
+func (f *Facts) written(c container, kind mesh.ProbeType) string {
+	decisions, _, err := webhook.Explain(f.Pod, webhook.Options{})
+	if err != nil {
+		return "" // a pod that injection would refuse now: nothing about it is wrong for the kubelet
+	}
+	for i := range decisions {
+		if d := &decisions[i]; d.Container == c.Name && d.Type == kind {
+			return " (" + d.Written + ")"
+		}
+	}
+	return ""
+}
+
+// gates judges what else than its containers keeps the pod from being Ready: readiness gates, and a node that is not heard.
+func gates(f *Facts, _ []Finding) []Finding {
+	var all []Finding
+	for _, gate := range f.Pod.Spec.ReadinessGates {
+		c := f.condition(gate.ConditionType)
+		if c != nil && c.Status == corev1.ConditionTrue {
+			continue
+		}
+		r := Finding{Cause: "ReadinessGate", Keeps: FromReady, Text: fmt.Sprintf("its readiness gate %s has no condition yet", gate.ConditionType)}
+		if c != nil {
+			r.Text = fmt.Sprintf("its readiness gate %s is %s", gate.ConditionType, clauses(string(c.Status), c.Reason, c.Message))
+			r.Since, r.Evidence = at(c.LastTransitionTime.Time), []Evidence{ofCondition(c)}
+		}
+		all = append(all, r)
+	}
+	ready, containers := f.condition(corev1.PodReady), f.condition(corev1.ContainersReady)
+	if len(all) == 0 && ready != nil && containers != nil && ready.Status == corev1.ConditionFalse && containers.Status == corev1.ConditionTrue {
+		all = append(all, Finding{
+			Cause: "NodeNotHeard", Keeps: FromReady, Since: at(ready.LastTransitionTime.Time),
+			Text:     "its containers were ready, and the API server does not hear node " + f.Pod.Spec.NodeName,
+			Evidence: withEvents([]Evidence{ofCondition(ready), ofCondition(containers)}, f.event("NodeNotReady", "")),
+		})
+	}
+	return all
+}
+
+// restarts judges which containers have ended and were started again, and by what.
+func restarts(f *Facts, before []Finding) []Finding {
+	var all []Finding
+	for _, c := range f.running() {
+		if c.status == nil || f.endedByDeletion(c.status) || c.ours() && found(before, sidecarFailed) {
+			continue
+		}
+		if end := lastEnd(c.status); end != nil && (c.status.RestartCount > 0 || c.status.State.Terminated != nil) {
+			all = append(all, restartOf(f, c, end))
+		}
+	}
+	return all
+}
+
+// restartOf is for a container that has ended so.
+func restartOf(f *Facts, c container, end *corev1.ContainerStateTerminated) Finding {
+	r := Finding{Cause: "Restarted", Since: at(end.FinishedAt.Time)}
+	times := printer.Plural(int(c.status.RestartCount), "time")
+	text := fmt.Sprintf("%s has restarted %s, last at %s", c.title(), times, clock(end.FinishedAt.Time))
+	switch {
+	case c.status.State.Waiting != nil:
+		r.Cause, r.Keeps = "CrashLoop", FromReady
+		text = fmt.Sprintf("%s does not run, and has restarted %s", c.title(), times)
+	case c.status.State.Terminated != nil:
+		r.Cause, r.Keeps = "ContainerEnded", FromReady
+		text = c.title() + " has ended, and does not run again"
+	}
+	how, evidence := f.endedBy(c, end)
+	r.Text = text + ": " + how
+	r.Evidence = append([]Evidence{ofStatus(c, end.FinishedAt.Time, endText(c.Container, end))}, evidence...)
+	r.Evidence = withEvents(r.Evidence, f.event("BackOff", c.Name))
+	switch r.Cause {
+	case "CrashLoop":
+		r.Do = logsOf(f, c.Name+" --previous")
+	case "ContainerEnded":
+		r.Do = logsOf(f, c.Name)
+	}
+	return r
+}
+
+// killSlack is how much later than its grace period a container may end that the kubelet has killed.
+const killSlack = time.Minute
+
+// endedBy says why a container has ended: for the memory that it took, by a probe, or by itself.
+func (f *Facts) endedBy(c container, end *corev1.ContainerStateTerminated) (string, []Evidence) {
+	if end.Reason == "OOMKilled" {
+		return endText(c.Container, end), nil
+	}
+	grace := 30 * time.Second
+	if s := f.Pod.Spec.TerminationGracePeriodSeconds; s != nil {
+		grace = time.Duration(*s) * time.Second
+	}
+	for _, kind := range []mesh.ProbeType{mesh.ProbeLiveness, mesh.ProbeStartup} {
+		kill := f.eventThat(func(e *Event) bool {
+			return e.Reason == "Killing" && e.Part == c.Name && strings.Contains(e.Note, "failed "+string(kind)+" probe")
+		})
+		if kill == nil || kill.At.After(end.FinishedAt.Add(killSlack)) || kill.At.Before(end.FinishedAt.Add(-grace-killSlack)) {
+			continue
+		}
+		text := fmt.Sprintf("its %s probe%s failed", kind, f.written(c, kind))
+		ours, kubelet := f.failures(c, kind)
+		why := ours
+		if why == nil {
+			why = kubelet
+		}
+		if why != nil {
+			reason, _ := podcause.FailureReason(string(kind), why.Note)
+			text += ": " + sentence(reason)
+		}
+		evidence := withEvents(nil, kill, ours, kubelet)
+		if grant := f.event(podcause.RestartGranted, c.Name); grant != nil && kind == mesh.ProbeLiveness {
+			text += "; the control plane has granted the restart"
+			evidence = withEvents(evidence, grant)
+		}
+		return text, evidence
+	}
+	return "it ended by itself with " + endText(c.Container, end), nil
+}

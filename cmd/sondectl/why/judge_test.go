@@ -1,0 +1,388 @@
+package why_test
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/types/known/timestamppb"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/why"
+	"github.com/sonde-mesh/sonde/internal/podcause"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+// faults makes each fault in the facts of a pod that is well. What is then said is in testdata.
+var faults = map[string]func(*why.Facts){
+	"well": func(*why.Facts) {},
+	"not-asked-for": func(f *why.Facts) {
+		uninjected(f)
+		f.Namespace.Labels = nil
+	},
+	"older-than-the-label": func(f *why.Facts) {
+		uninjected(f)
+		f.Owner, f.Template = "Deployment web", &corev1.PodTemplateSpec{}
+		f.Namespace.ManagedFields = []metav1.ManagedFieldsEntry{{
+			Manager: "kubectl-label", Time: new(after(time.Minute)), FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:labels":{"f:kuma.io/sidecar-injection":{}}}}`),
+		}}
+		tell(f, podcause.NotInjected, "", "it has no sidecar although kuma.io/sidecar-injection of namespace shop asks for one: it was made before that, or past the webhook")
+	},
+	"made-by-a-job": func(f *why.Facts) {
+		uninjected(f)
+		f.Owner = "Job web"
+	},
+	"older-than-the-template": func(f *why.Facts) {
+		uninjected(f)
+		f.Namespace.Labels = nil
+		f.Owner, f.Template = "Deployment web", &corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{mesh.LabelOwnInjection: "enabled"}}}
+	},
+	"disabled": func(f *why.Facts) {
+		uninjected(f)
+		f.Pod.Annotations = map[string]string{mesh.LabelInjection: "disabled"}
+	},
+	"host-network": func(f *why.Facts) {
+		uninjected(f)
+		f.Pod.Spec.HostNetwork = true
+		tell(f, podcause.InjectionWarning, "", "spec.hostNetwork: redirection would be that of the whole node: not injected")
+	},
+	"kube-system": func(f *why.Facts) {
+		uninjected(f)
+		f.Pod.Namespace, f.Namespace.Name = "kube-system", "kube-system"
+	},
+	"no-webhook": func(f *why.Facts) {
+		uninjected(f)
+		f.NoWebhook = true
+	},
+	"of-another-mesh": func(f *why.Facts) {
+		uninjected(f)
+		f.Pod.Spec.Containers = append(f.Pod.Spec.Containers, corev1.Container{Name: mesh.ContainerSidecar})
+	},
+	"not-injected-and-not-ready": func(f *why.Facts) {
+		uninjected(f)
+		unready(f, "app")
+		tell(f, "Unhealthy", "app", "Readiness probe failed: HTTP probe failed with statuscode: 500")
+	},
+	"injection-warning": func(f *why.Facts) {
+		f.Pod.Annotations[mesh.AnnotationInjectionWarnings] = "containers[app].livenessProbe: host: left as it is\na second one"
+	},
+	"unschedulable": func(f *why.Facts) {
+		pending(f, mesh.ContainerInit)
+		f.Pod.Spec.NodeName = ""
+		setCondition(f, corev1.PodScheduled, corev1.ConditionFalse, "Unschedulable", "0/3 nodes are available: 3 Insufficient cpu.")
+		tell(f, "FailedScheduling", "", "0/3 nodes are available: 3 Insufficient cpu.")
+	},
+	"volume-not-mounted": func(f *why.Facts) {
+		pending(f, mesh.ContainerInit)
+		tell(f, "FailedMount", "", `MountVolume.SetUp failed for volume "data" : secret "data" not found`)
+	},
+	"image-of-the-sidecar": func(f *why.Facts) {
+		pending(f, mesh.ContainerInit)
+		waits(f, mesh.ContainerInit, "ImagePullBackOff", `Back-off pulling image "sonde"`, nil)
+		tell(f, "Failed", mesh.ContainerInit, `Failed to pull image "sonde": not found`)
+	},
+	"image-of-the-application": func(f *why.Facts) {
+		pending(f, "app")
+		waits(f, "app", "ErrImagePull", `rpc error: code = NotFound desc = failed to pull web:1`, nil)
+	},
+	"container-not-made": func(f *why.Facts) {
+		pending(f, "app")
+		waits(f, "app", "CreateContainerConfigError", `configmap "settings" not found`, nil)
+	},
+	"init-of-sonde-fails": func(f *why.Facts) {
+		pending(f, mesh.ContainerInit)
+		waits(f, mesh.ContainerInit, "CrashLoopBackOff", "back-off 20s", &corev1.ContainerStateTerminated{ExitCode: 1, Reason: "Error", Message: "first line\nnftables: operation not permitted\n"})
+		tell(f, "BackOff", mesh.ContainerInit, "Back-off restarting failed container kuma-init")
+	},
+	"init-of-the-user-fails": func(f *why.Facts) {
+		pending(f, "migrate")
+		waits(f, "migrate", "CrashLoopBackOff", "back-off 20s", &corev1.ContainerStateTerminated{ExitCode: 3, Reason: "Error"})
+	},
+	"init-of-the-user-runs": func(f *why.Facts) {
+		pending(f, "migrate")
+		status(f, "migrate").State = corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: after(time.Minute)}}
+	},
+	"sidecar-crashes": func(f *why.Facts) {
+		pending(f, mesh.ContainerSidecar)
+		waits(f, mesh.ContainerSidecar, "CrashLoopBackOff", "back-off 20s", &corev1.ContainerStateTerminated{ExitCode: 2, Reason: "Error", Message: "sonde-dp: run: --mesh: must be given"})
+	},
+	"sidecar-out-of-memory": func(f *why.Facts) {
+		unready(f, mesh.ContainerSidecar)
+		waits(f, mesh.ContainerSidecar, "CrashLoopBackOff", "back-off 20s", &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "OOMKilled"})
+	},
+	"join-refused": func(f *why.Facts) {
+		joinsNot(f, adminv1.AgentState_NEVER_JOINED, "")
+		tell(f, podcause.JoinRefused, mesh.ContainerSidecar, podcause.Refused(`namespace shop does not allow mesh "blue"`))
+	},
+	"join-refused-without-the-control-plane": func(f *why.Facts) {
+		joinsNot(f, adminv1.AgentState_NEVER_JOINED, "")
+		f.Plane, f.NotAsked = nil, []string{"the control plane: no replica of the control plane in namespace \"sonde-system\" is Ready"}
+		tell(f, podcause.JoinRefused, mesh.ContainerSidecar, podcause.Refused(`namespace shop does not allow mesh "blue"`))
+	},
+	"join-waits": func(f *why.Facts) {
+		joinsNot(f, adminv1.AgentState_WAITING, `mesh "blue" is not known (yet)`)
+		tell(f, podcause.JoinWaiting, mesh.ContainerSidecar, podcause.Waits(`mesh "blue" is not known (yet)`))
+	},
+	"never-joined": func(f *why.Facts) {
+		joinsNot(f, adminv1.AgentState_NEVER_JOINED, "")
+		tell(f, "Unhealthy", mesh.ContainerSidecar, "Startup probe failed: HTTP probe failed with statuscode: 503")
+	},
+	"not-known": func(f *why.Facts) {
+		joinsNot(f, adminv1.AgentState_NEVER_JOINED, "")
+		f.Plane.Proxy, f.Plane.Dataplane = nil, nil
+	},
+	"not-known-and-ready": func(f *why.Facts) {
+		f.Plane.Proxy.Known, f.Plane.Dataplane, f.Plane.Services, f.Services, f.Slices = false, nil, nil, nil, nil
+	},
+	"mesh-deleted": func(f *why.Facts) { f.Plane = &why.Plane{Unknown: `mesh "default" not found`} },
+	"mesh-not-there": func(f *why.Facts) {
+		joinsNot(f, adminv1.AgentState_WAITING, "")
+		f.Plane = &why.Plane{Unknown: `mesh "blue" not found`}
+		tell(f, podcause.JoinWaiting, mesh.ContainerSidecar, podcause.Waits(`mesh "blue" is not known (yet)`))
+	},
+	"envoy-down": func(f *why.Facts) {
+		unready(f, mesh.ContainerSidecar)
+		f.Plane.Proxy.Agent.EnvoyDown = "exit status 1: cannot read the bootstrap"
+	},
+	"agent-lost": func(f *why.Facts) {
+		f.Plane.Proxy.AgentState = &adminv1.AgentState{Phase: adminv1.AgentState_LOST, Since: timestamppb.New(start.Add(7 * time.Minute))}
+	},
+	"listener-refused": func(f *why.Facts) {
+		unready(f, mesh.ContainerSidecar)
+		listenerRefused(f)
+		tell(f, podcause.ListenerRefused, mesh.ContainerSidecar, podcause.Listener("inbound:capture", "cannot bind '0.0.0.0:15006': Address already in use"))
+	},
+	"listener-refused-without-the-control-plane": func(f *why.Facts) {
+		unready(f, mesh.ContainerSidecar)
+		f.Plane = nil
+		tell(f, podcause.ListenerRefused, mesh.ContainerSidecar, podcause.Listener("inbound:capture", "cannot bind '0.0.0.0:15006': Address already in use"))
+	},
+	"cluster-refused": func(f *why.Facts) {
+		f.Plane.Proxy.Streams[0].Types = []*adminv1.TypeStatus{{Kind: "clusters", Nacks: []*adminv1.Nack{{Resource: "backend", Reason: "it is wrong"}}}}
+	},
+	"sidecar-not-ready": func(f *why.Facts) {
+		unready(f, mesh.ContainerSidecar)
+		tell(f, podcause.ProbeFailed, mesh.ContainerSidecar, "Readiness probe failed: the redirection of the pod's connections is gone")
+	},
+	"startup-probe": func(f *why.Facts) {
+		unready(f, "app")
+		status(f, "app").Started = new(false)
+		tell(f, podcause.ProbeFailed, "app", podcause.Failure{Probe: "startup", Verdict: "failure", Reason: `Get "http://10.0.0.7:8080/started": dial tcp 10.0.0.7:8080: connect: connection refused`}.String())
+	},
+	"readiness-status": func(f *why.Facts) {
+		unready(f, "app")
+		tell(f, "Unhealthy", "app", "Readiness probe failed: HTTP probe failed with statuscode: 404")
+		tell(f, podcause.ProbeFailed, "app", podcause.Failure{Probe: "readiness", Verdict: "failure", Reason: "HTTP probe failed with statuscode: 404"}.String())
+	},
+	"readiness-timeout": func(f *why.Facts) {
+		unready(f, "app")
+		tell(f, podcause.ProbeFailed, "app", podcause.Failure{Probe: "readiness", Verdict: "failure", Reason: `Get "http://10.0.0.7:8080/ready": context deadline exceeded`}.String())
+		tell(f, "Unhealthy", "app", "Readiness probe failed: HTTP probe failed with statuscode: 503")
+	},
+	"readiness-not-yet": func(f *why.Facts) { unready(f, "app") },
+	"readiness-gate": func(f *why.Facts) {
+		f.Pod.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: "lb.example.com/ready"}, {ConditionType: "dns.example.com/ready"}}
+		setCondition(f, "lb.example.com/ready", corev1.ConditionFalse, "Unhealthy", "target is draining")
+		setCondition(f, corev1.PodReady, corev1.ConditionFalse, "ReadinessGatesNotReady", "the gates")
+	},
+	"node-not-heard": func(f *why.Facts) { setCondition(f, corev1.PodReady, corev1.ConditionFalse, "", "") },
+	"restarted-by-liveness": func(f *why.Facts) {
+		restarted(f, "app", &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "Error"})
+		tell(f, "Killing", "app", "Container app failed liveness probe, will be restarted")
+		tell(f, podcause.ProbeFailed, "app", podcause.Failure{Probe: "liveness", Verdict: "failure", Reason: "HTTP probe failed with statuscode: 500"}.String())
+	},
+	"restarted-by-grant": func(f *why.Facts) {
+		restarted(f, "app", &corev1.ContainerStateTerminated{ExitCode: 0, Reason: "Completed"})
+		tell(f, "Killing", "app", "Container app failed liveness probe, will be restarted")
+		tell(f, podcause.RestartGranted, "app", "container app may restart: its liveness probe fails, and it has restarted 2 times")
+	},
+	"restarted-by-startup": func(f *why.Facts) {
+		restarted(f, "app", &corev1.ContainerStateTerminated{ExitCode: 143, Reason: "Error"})
+		tell(f, "Killing", "app", "Container app failed startup probe, will be restarted")
+		tell(f, "Unhealthy", "app", "Startup probe failed: HTTP probe failed with statuscode: 503")
+	},
+	"out-of-memory": func(f *why.Facts) {
+		f.Pod.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("64Mi")}
+		restarted(f, "app", &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "OOMKilled"})
+		tell(f, "Killing", "app", "Container app failed liveness probe, will be restarted") // of an earlier time
+	},
+	"restarted-by-itself": func(f *why.Facts) {
+		restarted(f, "app", &corev1.ContainerStateTerminated{ExitCode: 1, Reason: "Error", Message: "panic: no database"})
+	},
+	"crash-loop": func(f *why.Facts) {
+		unready(f, "app")
+		waits(f, "app", "CrashLoopBackOff", "back-off 5m0s", &corev1.ContainerStateTerminated{ExitCode: 1, Reason: "Error"})
+		tell(f, "BackOff", "app", "Back-off restarting failed container app in pod web-1")
+	},
+	"no-service":     func(f *why.Facts) { f.Services, f.Slices = nil, nil },
+	"selects-others": func(f *why.Facts) { f.Services[0].Spec.Selector = map[string]string{"app": "backend"}; f.Slices = nil },
+	"nearly-selects": func(f *why.Facts) { f.Services[0].Spec.Selector = map[string]string{"app": "wep"}; f.Slices = nil },
+	"no-such-port":   func(f *why.Facts) { f.Services[0].Spec.Ports[0].TargetPort = intstr.FromString("web"); f.Slices = nil },
+	"no-endpoint":    func(f *why.Facts) { f.Slices = nil },
+	"endpoint-late":  func(f *why.Facts) { f.Slices[0].Endpoints[0].Conditions.Ready = new(false) },
+	"publish-not-ready": func(f *why.Facts) {
+		unready(f, "app")
+		f.Services[0].Spec.PublishNotReadyAddresses, f.Slices[0].Endpoints[0].Conditions.Ready = true, new(true)
+	},
+	"left-out": func(f *why.Facts) {
+		e := f.Plane.Services[0].Endpoints[0]
+		e.Health, e.Reason = adminv1.Endpoint_NOT_READY, "its Dataplane is not known"
+	},
+	"terminating": func(f *why.Facts) {
+		f.Pod.DeletionTimestamp, f.Pod.DeletionGracePeriodSeconds = new(after(10*time.Minute+10*time.Second)), new(int64(30))
+		tell(f, "Killing", "app", "Stopping container app")
+	},
+	"terminating-for-too-long": func(f *why.Facts) {
+		f.Pod.DeletionTimestamp, f.Pod.DeletionGracePeriodSeconds = new(after(9*time.Minute)), new(int64(30))
+	},
+	"waits-for-finalizers": func(f *why.Facts) {
+		f.Pod.DeletionTimestamp, f.Pod.DeletionGracePeriodSeconds, f.Pod.Finalizers = new(after(9*time.Minute)), new(int64(30)), []string{"example.com/clean"}
+		for _, name := range []string{"app", mesh.ContainerSidecar} {
+			unready(f, name)
+			status(f, name).State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{FinishedAt: after(9 * time.Minute)}}
+		}
+		f.Plane.Proxy.AgentState.Phase = adminv1.AgentState_STOPPED
+	},
+	"drained": func(f *why.Facts) {
+		f.Plane.Proxy.Draining, f.Plane.Proxy.Drain = true, "node node-a is drained: kernel update"
+		tell(f, podcause.Draining, "", podcause.Drains("node node-a is drained: kernel update"))
+	},
+	"drained-without-the-control-plane": func(f *why.Facts) {
+		f.Pod.Annotations[mesh.AnnotationDrain], f.Plane = "kernel update", nil
+		f.NotAsked = []string{"the control plane: no replica of the control plane in namespace \"sonde-system\" is Ready"}
+	},
+	"serves-on": func(f *why.Facts) {
+		f.Plane.Proxy.Drain = "node node-a: taint karpenter.sh/disrupted; serves on: Service shop/web would have fewer than 1 proxies for load balancers"
+	},
+	"held": func(f *why.Facts) {
+		f.Pod.Annotations[mesh.AnnotationGuardedLiveness] = "enabled"
+		setCondition(f, mesh.ConditionLivenessHeld, corev1.ConditionTrue, "Unavailable", "app: 1 of 3 pods is unavailable; failing since 2026-11-27T10:04:00Z")
+		tell(f, podcause.RestartHeld, "app", "the liveness probe of container app fails, and it may not restart: 1 of 3 pods is unavailable")
+		f.Plane.Restart = &adminv1.ExplainRestartResponse{Containers: []*adminv1.GuardedContainer{{
+			Name: "app", Restart: &adminv1.Restart{State: adminv1.Restart_WAITING, Decision: &adminv1.RestartDecision{Needs: "another pod of the workload has to become available"}},
+		}}}
+	},
+	"frozen": func(f *why.Facts) {
+		setCondition(f, corev1.PodReady, corev1.ConditionFalse, "", "")
+		f.Slices[0].Endpoints[0].Conditions.Ready = new(false)
+		f.Plane.Services[0].Endpoints[0].Reason = mesh.FrozenReason + "its node is not seen, with most of its zone, so the endpoint stays though Kubernetes takes it away"
+	},
+	"completed": func(f *why.Facts) {
+		f.Pod.Status.Phase = corev1.PodSucceeded
+		status(f, "app").State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{FinishedAt: after(6 * time.Minute)}}
+	},
+	"failed": func(f *why.Facts) {
+		f.Pod.Status.Phase = corev1.PodFailed
+		status(f, "app").State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 4, Message: "no input", FinishedAt: after(6 * time.Minute)}}
+	},
+	"evicted": func(f *why.Facts) {
+		f.Pod.Status.Phase, f.Pod.Status.Reason, f.Pod.Status.Message = corev1.PodFailed, "Evicted", "The node was low on resource: memory."
+		f.Pod.Status.ContainerStatuses, f.Pod.Status.InitContainerStatuses = nil, nil
+	},
+	"nothing-said": func(f *why.Facts) {
+		f.Pod.Status, f.Pod.Spec.NodeName, f.Plane, f.Slices = corev1.PodStatus{Phase: corev1.PodPending}, "", nil, nil
+	},
+	"job-in-another-form": func(f *why.Facts) {
+		f.Pod.Spec.RestartPolicy = corev1.RestartPolicyNever
+		unready(f, "app")
+		status(f, "app").State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Completed", FinishedAt: after(6 * time.Minute)}}
+		f.Services, f.Slices = nil, nil
+	},
+	"several": func(f *why.Facts) {
+		unready(f, "app")
+		tell(f, podcause.ProbeFailed, "app", podcause.Failure{Probe: "readiness", Verdict: "failure", Reason: "HTTP probe failed with statuscode: 404"}.String())
+		restarted(f, "app", &corev1.ContainerStateTerminated{ExitCode: 1, Reason: "Error"})
+		f.Plane.Proxy.Draining, f.Plane.Proxy.Drain = true, "pod is drained"
+		f.NotAsked = []string{`read the events of the pod: events is forbidden: User "jane" cannot list resource "events" in API group "" in the namespace "shop"`}
+	},
+}
+
+// joinsNot has the agent run without having joined.
+func joinsNot(f *why.Facts, phase adminv1.AgentState_Phase, refusal string) {
+	running := status(f, mesh.ContainerSidecar).State
+	pending(f, mesh.ContainerSidecar)
+	s := status(f, mesh.ContainerSidecar)
+	s.State, s.Started = running, new(false)
+	f.Plane.Proxy = &adminv1.Proxy{Mesh: "default", Name: "web-1.shop", Known: true, AgentState: &adminv1.AgentState{Phase: phase, Refusal: refusal}}
+}
+
+func listenerRefused(f *why.Facts) {
+	f.Plane.Proxy.Streams[0].Types = []*adminv1.TypeStatus{{Kind: "listeners", Nacks: []*adminv1.Nack{{
+		Resource: "inbound:capture", Reason: "cannot bind '0.0.0.0:15006': Address already in use", At: timestamppb.New(start.Add(time.Minute)),
+	}}}}
+}
+
+// TestGoldenJudgements compares what is said of each fault with its file in testdata.
+func TestGoldenJudgements(t *testing.T) {
+	for name, fault := range faults {
+		t.Run(name, func(t *testing.T) {
+			f := well(t)
+			fault(f)
+			r := why.Judge(f)
+			var text strings.Builder
+			if err := r.Write(&text); err != nil {
+				t.Fatal(err)
+			}
+			got := "state: " + string(r.State) + "\n" + text.String()
+			path := filepath.Join("testdata", name+".txt")
+			if *update {
+				if err := os.WriteFile(path, []byte(got), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(string(want), got); diff != "" {
+				t.Errorf("Judge() (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestGoldenOrphans finds files without a fault.
+func TestGoldenOrphans(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatal(files, err)
+	}
+	for _, file := range files {
+		switch {
+		case faults[strings.TrimSuffix(filepath.Base(file), ".txt")] != nil:
+		case *update:
+			if err := os.Remove(file); err != nil {
+				t.Error(err)
+			}
+		default:
+			t.Errorf("%s: no test makes it", file)
+		}
+	}
+}
+
+// TestGuide finds causes that docs/guides/troubleshooting.md does not explain.
+func TestGuide(t *testing.T) {
+	guide, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "guides", "troubleshooting.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, fault := range faults {
+		f := well(t)
+		fault(f)
+		for _, found := range why.Judge(f).Findings {
+			if !strings.Contains(string(guide), "`"+string(found.Cause)+"`") {
+				t.Errorf("%s: the guide has no cause `%s`", name, found.Cause)
+			}
+		}
+	}
+}

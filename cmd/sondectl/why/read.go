@@ -1,0 +1,226 @@
+package why
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/controller/events"
+	"github.com/sonde-mesh/sonde/internal/podspec"
+	"github.com/sonde-mesh/sonde/webhook"
+)
+
+// maxNames is how many names are compared with one that is not known.
+const maxNames = 500
+
+// Reader reads from an API server.
+type Reader struct {
+	Client kubernetes.Interface
+	// Explain returns an error of the API server for users, with what was tried. Required.
+	Explain func(doing string, err error) error
+}
+
+// Read reads what the API server knows of a pod. Of what cannot be read but the pod itself Facts.NotAsked has the reason.
+func (r *Reader) Read(ctx context.Context, namespace, name string) (*Facts, error) {
+	pod, err := r.Client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, r.notFound(ctx, namespace, name)
+	}
+	if err != nil {
+		return nil, r.Explain("read pod/"+name, err)
+	}
+	f := &Facts{Now: time.Now(), Pod: pod}
+	if f.Events, err = r.events(ctx, pod); err != nil {
+		r.missed(f, "read the events of the pod", err)
+	}
+	if !f.injected() {
+		r.readInjection(ctx, f)
+	}
+	if !podspec.Ended(f.Pod) {
+		r.readServices(ctx, f)
+	}
+	return f, nil
+}
+
+// missed records what could not be read.
+func (r *Reader) missed(f *Facts, doing string, err error) {
+	f.NotAsked = append(f.NotAsked, r.Explain(doing, err).Error())
+}
+
+// events returns those about a pod, the newest first.
+func (r *Reader) events(ctx context.Context, pod *corev1.Pod) ([]Event, error) {
+	of := fields.SelectorFromSet(fields.Set{"involvedObject.uid": string(pod.UID)})
+	list, err := r.Client.CoreV1().Events(pod.Namespace).List(ctx, metav1.ListOptions{FieldSelector: of.String()})
+	if err != nil {
+		return nil, err //nolint:wrapcheck // the caller explains it
+	}
+	all := make([]Event, 0, len(list.Items))
+	for i := range list.Items {
+		e := &list.Items[i]
+		all = append(all, Event{
+			Reason: e.Reason, Note: e.Message, Part: partOf(e.InvolvedObject.FieldPath), Reporter: cmp.Or(e.ReportingController, e.Source.Component), At: events.LastSeen(e),
+		})
+	}
+	slices.SortStableFunc(all, func(a, b Event) int { return b.At.Compare(a.At) })
+	return all, nil
+}
+
+// readInjection reads what decides about injection: the namespace, the webhooks, and the template by which the owner of the pod makes pods now.
+func (r *Reader) readInjection(ctx context.Context, f *Facts) {
+	var err error
+	if f.Namespace, err = r.Client.CoreV1().Namespaces().Get(ctx, f.Pod.Namespace, metav1.GetOptions{}); err != nil {
+		f.Namespace = nil
+		r.missed(f, "read namespace "+f.Pod.Namespace, err)
+	}
+	list, err := r.Client.AdmissionregistrationV1().MutatingWebhookConfigurations().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		r.missed(f, "read the webhooks", err)
+	} else {
+		var installed bool
+		f.Injection, installed = webhook.Installed(list.Items)
+		f.NoWebhook = !installed
+	}
+	owner := metav1.GetControllerOf(f.Pod)
+	if owner == nil {
+		return
+	}
+	if f.Owner, f.Template, err = r.template(ctx, f.Pod.Namespace, owner); err != nil {
+		r.missed(f, "read "+f.Owner+", which has made the pod", err)
+	}
+}
+
+// template returns the template of an owner of pods, nil for one that is not known, and the name of what has it.
+func (r *Reader) template(ctx context.Context, namespace string, o *metav1.OwnerReference) (string, *corev1.PodTemplateSpec, error) {
+	apps, options := r.Client.AppsV1(), metav1.GetOptions{}
+	var template *corev1.PodTemplateSpec
+	var err error
+	switch o.Kind {
+	case "ReplicaSet":
+		var rs *appsv1.ReplicaSet
+		if rs, err = apps.ReplicaSets(namespace).Get(ctx, o.Name, options); err == nil {
+			if d := metav1.GetControllerOf(rs); d != nil && d.Kind == "Deployment" {
+				return r.template(ctx, namespace, d)
+			}
+			template = &rs.Spec.Template
+		}
+	case "Deployment":
+		var d *appsv1.Deployment
+		if d, err = apps.Deployments(namespace).Get(ctx, o.Name, options); err == nil {
+			template = &d.Spec.Template
+		}
+	case "StatefulSet":
+		var s *appsv1.StatefulSet
+		if s, err = apps.StatefulSets(namespace).Get(ctx, o.Name, options); err == nil {
+			template = &s.Spec.Template
+		}
+	case "DaemonSet":
+		var d *appsv1.DaemonSet
+		if d, err = apps.DaemonSets(namespace).Get(ctx, o.Name, options); err == nil {
+			template = &d.Spec.Template
+		}
+	}
+	return o.Kind + " " + o.Name, template, err //nolint:wrapcheck // the caller explains it
+}
+
+func (r *Reader) readServices(ctx context.Context, f *Facts) {
+	services, err := r.Client.CoreV1().Services(f.Pod.Namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		f.Unread = true
+		r.missed(f, "read the Services of the namespace", err)
+		return
+	}
+	slices, err := r.Client.DiscoveryV1().EndpointSlices(f.Pod.Namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		f.Unread = true
+		r.missed(f, "read the EndpointSlices of the namespace", err)
+		return
+	}
+	f.Services, f.Slices = services.Items, slices.Items
+}
+
+// notFound says that there is no such pod, and what may have been meant, or why it could not be made.
+func (r *Reader) notFound(ctx context.Context, namespace, name string) error {
+	text := fmt.Sprintf("there is no pod %q in namespace %s", name, namespace)
+	pods, err := r.Client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{Limit: maxNames})
+	if err != nil {
+		return fmt.Errorf("%s (%w)", text, r.Explain("list the pods there", err))
+	}
+	names := make([]string, len(pods.Items))
+	for i := range pods.Items {
+		names[i] = pods.Items[i].Name
+	}
+	if why := r.notMade(ctx, namespace, name); why != "" {
+		return fmt.Errorf("%s: %s", text, why)
+	}
+	if near := nearest(name, names); near != "" {
+		return fmt.Errorf("%s%s", text, near)
+	}
+	if elsewhere := r.elsewhere(ctx, name); elsewhere != "" {
+		return fmt.Errorf("%s: %s has one: give it with -n", text, elsewhere)
+	}
+	return fmt.Errorf("%s", text)
+}
+
+// nearest returns the end of a message with what may have been meant: the pods of a workload whose name was given, else the nearest name.
+func nearest(name string, names []string) string {
+	of := slices.DeleteFunc(slices.Clone(names), func(n string) bool { return !strings.HasPrefix(n, name+"-") })
+	if len(of) > 0 {
+		slices.Sort(of)
+		return ": there is " + mesh.Few(of)
+	}
+	return mesh.DidYouMean(name, names)
+}
+
+// notMade returns why a pod of that name, or of what begins so, could not be made, "" if nothing says it.
+func (r *Reader) notMade(ctx context.Context, namespace, name string) string {
+	failed := fields.SelectorFromSet(fields.Set{"reason": "FailedCreate"})
+	list, err := r.Client.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{FieldSelector: failed.String(), Limit: maxNames})
+	if err != nil {
+		return "" // it is a hint alone
+	}
+	var last *corev1.Event
+	for i := range list.Items {
+		e := &list.Items[i]
+		owner := e.InvolvedObject.Name
+		if (owner == name || strings.HasPrefix(name, owner+"-") || strings.HasPrefix(owner, name+"-")) && (last == nil || events.LastSeen(e).After(events.LastSeen(last))) {
+			last = e
+		}
+	}
+	if last == nil {
+		return ""
+	}
+	return fmt.Sprintf("%s %s could not make pods at %s: %s", last.InvolvedObject.Kind, last.InvolvedObject.Name, clock(events.LastSeen(last)), last.Message)
+}
+
+// elsewhere returns the namespaces with a pod of that name, "" if there are none, or the user may not list them.
+func (r *Reader) elsewhere(ctx context.Context, name string) string {
+	one := fields.OneTermEqualSelector(metav1.ObjectNameField, name)
+	list, err := r.Client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: one.String(), Limit: maxNames})
+	if err != nil || len(list.Items) == 0 {
+		return ""
+	}
+	namespaces := make([]string, len(list.Items))
+	for i := range list.Items {
+		namespaces[i] = list.Items[i].Namespace
+	}
+	return "namespace " + mesh.Few(namespaces)
+}
+
+// webhookNamespace returns the namespace as the webhook reads it. Of one that could not be read nothing but the name is known.
+func (f *Facts) webhookNamespace() *webhook.Namespace {
+	if f.Namespace == nil {
+		return &webhook.Namespace{Name: f.Pod.Namespace}
+	}
+	return &webhook.Namespace{Name: f.Namespace.Name, Labels: f.Namespace.Labels, Annotations: f.Namespace.Annotations}
+}

@@ -1,0 +1,182 @@
+// Package access finds out who calls the admin API with a token of a service account, and whether RBAC lets them: by a TokenReview, and a
+// SubjectAccessReview for the right that the call needs.
+package access
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	"golang.org/x/time/rate"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/cache"
+
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/controller/tokenreview"
+	"github.com/sonde-mesh/sonde/identity"
+	"github.com/sonde-mesh/sonde/internal/connlimit"
+	"github.com/sonde-mesh/sonde/internal/cut"
+	"github.com/sonde-mesh/sonde/internal/grpcconn"
+	"github.com/sonde-mesh/sonde/internal/sourcelimit"
+)
+
+const (
+	// validity of what the API server has said, from when it was asked: as long as its own delegates keep that. Only that a caller may do something is
+	// kept, so that a right which is given takes effect at once. Source: k8s.io/apiserver pkg/server/options/authentication.go.
+	validity = 10 * time.Second
+	// remembered is how many are kept of what callers may do.
+	remembered = 512
+	// Tokens that one source may have checked: a burst, then a number per second. Any client that can connect may send any number of tokens that
+	// only the API server can tell from good ones.
+	checksBurst     = 20
+	checksPerSecond = rate.Limit(5)
+	// checksAtOnce of all sources, which share them equally.
+	checksAtOnce = 16
+	// maxReason is how much of the API server's reason is passed on, in bytes.
+	maxReason = 300
+)
+
+// Rights is the API of SubjectAccessReviews. authorizationv1.SubjectAccessReviewInterface of client-go implements it.
+type Rights interface {
+	Create(ctx context.Context, r *authorizationv1.SubjectAccessReview, o metav1.CreateOptions) (*authorizationv1.SubjectAccessReview, error)
+}
+
+// Options of an Authorizer.
+type Options struct {
+	// Tokens and Rights are required. How many requests per second they send is limited by their client.
+	Tokens tokenreview.Reviews
+	Rights Rights
+	// Timeout of one check: of both requests, and of waiting for others. Default 5s.
+	Timeout time.Duration
+}
+
+// Authorizer implements admin.Access. It may be used from any goroutine.
+type Authorizer struct {
+	o       Options
+	allowed *cache.LRUExpireCache // usernames by permission
+	checks  *sourcelimit.Limiter
+	turns   *connlimit.Places[netip.Prefix]
+}
+
+// hash stands for a token, so that none is kept.
+type hash [sha256.Size]byte
+
+// permission is the key of what a caller may do.
+type permission struct {
+	token hash
+	right adminv1.Right
+}
+
+// New returns an Authorizer.
+func New(o Options) (*Authorizer, error) {
+	if o.Tokens == nil || o.Rights == nil {
+		return nil, errors.New("access: Options.Tokens and Options.Rights are required")
+	}
+	o.Timeout = cmp.Or(o.Timeout, 5*time.Second)
+	return &Authorizer{
+		o: o, allowed: cache.NewLRUExpireCache(remembered),
+		checks: sourcelimit.New(checksPerSecond, checksBurst), turns: connlimit.NewPlaces[netip.Prefix](connlimit.Options{Total: checksAtOnce}),
+	}, nil
+}
+
+// Authorize implements admin.Access.
+func (a *Authorizer) Authorize(ctx context.Context, token string, need adminv1.Right) (caller string, err error) {
+	key := permission{sha256.Sum256([]byte(token)), need}
+	if user, ok := a.allowed.Get(key); ok {
+		return user.(string), nil //nolint:forcetypeassert // as it was added
+	}
+	if err := plausible(token, time.Now()); err != nil {
+		return "", invalid(err)
+	}
+	from := grpcconn.Source(ctx)
+	if !a.checks.Allow(from) {
+		return "", status.Error(codes.ResourceExhausted, "too many tokens from this address are being checked: try again in a second")
+	}
+	ctx, cancel := context.WithTimeout(ctx, a.o.Timeout)
+	defer cancel()
+	turn, ok := a.turns.Await(ctx, a.o.Timeout, from, func() {})
+	if !ok {
+		return "", status.Errorf(codes.ResourceExhausted, "%d other tokens are being checked: try again", checksAtOnce)
+	}
+	defer turn.Leave()
+	asked := time.Now()
+	user, err := a.identify(ctx, token)
+	if err != nil {
+		return "", err
+	}
+	if err := a.review(ctx, user, need); err != nil {
+		return "", err
+	}
+	a.allowed.Add(key, user.Username, validity-time.Since(asked))
+	return user.Username, nil
+}
+
+// plausible returns why the API server need not be asked about a token.
+func plausible(token string, now time.Time) error {
+	claims, err := tokenreview.Claimed(token, mesh.AdminAudience, &struct{}{})
+	if err != nil {
+		return err
+	}
+	if claims.Expiry != nil && !now.Before(claims.Expiry.Time()) {
+		return fmt.Errorf("it has expired: exp: %s", claims.Expiry.Time().UTC().Format(time.RFC3339))
+	}
+	return nil
+}
+
+// identify returns whom the token is for.
+func (a *Authorizer) identify(ctx context.Context, token string) (authenticationv1.UserInfo, error) {
+	user, err := tokenreview.Review(ctx, a.o.Tokens, token, mesh.AdminAudience)
+	switch {
+	case errors.Is(err, identity.ErrUnavailable):
+		return user, unavailable(err)
+	case err != nil:
+		return user, invalid(err)
+	}
+	return user, nil
+}
+
+// review returns why a user may not do what needs a right, nil if they may.
+func (a *Authorizer) review(ctx context.Context, user authenticationv1.UserInfo, need adminv1.Right) error {
+	resource, subresource, _ := strings.Cut(need.Resource, "/")
+	spec := authorizationv1.SubjectAccessReviewSpec{
+		User: user.Username, Groups: user.Groups, UID: user.UID, Extra: map[string]authorizationv1.ExtraValue{},
+		ResourceAttributes: &authorizationv1.ResourceAttributes{Group: mesh.Group, Resource: resource, Subresource: subresource, Verb: need.Verb},
+	}
+	for key, values := range user.Extra {
+		spec.Extra[key] = authorizationv1.ExtraValue(values)
+	}
+	answer, err := a.o.Rights.Create(ctx, &authorizationv1.SubjectAccessReview{Spec: spec}, metav1.CreateOptions{})
+	if err != nil {
+		return unavailable(fmt.Errorf("review access: %w", err))
+	}
+	if answer.Status.Allowed {
+		return nil
+	}
+	text := forbidden(user.Username, need)
+	if reason := answer.Status.Reason; reason != "" {
+		text += ": " + cut.Text(reason, maxReason)
+	}
+	return status.Error(codes.PermissionDenied, text)
+}
+
+// forbidden says which right is missing and for whom, as API servers do.
+func forbidden(user string, need adminv1.Right) string {
+	return fmt.Sprintf("%s.%s is forbidden: User %q cannot %s resource %q in API group %q at the cluster scope",
+		need.Resource, mesh.Group, user, need.Verb, need.Resource, mesh.Group)
+}
+
+func invalid(err error) error { return status.Errorf(codes.Unauthenticated, "invalid token: %v", err) }
+
+func unavailable(err error) error {
+	return status.Errorf(codes.Unavailable, "the API server does not say who may call: %s; the admin token is good without it", cut.Text(err.Error(), maxReason))
+}

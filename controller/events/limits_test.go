@@ -1,0 +1,174 @@
+package events
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+
+	"log/slog"
+	"net/http"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+)
+
+// counting returns limits that write to a log, and how many of n events pass.
+func counting() (passed func(n int, e func(i int) Event) int, log *bytes.Buffer) {
+	log = &bytes.Buffer{}
+	l := newLimits(slog.New(slog.NewTextHandler(log, nil)))
+	return func(n int, e func(int) Event) (passed int) {
+		for i := range n {
+			one := e(i)
+			if l.allow(&one) {
+				passed++
+			}
+		}
+		return passed
+	}, log
+}
+
+func ofPod(uid, reason, action string) Event {
+	return Event{Kind: "Pod", Namespace: "shop", Name: "web", UID: types.UID(uid), FieldPath: "spec.containers{app}", Reason: reason, Action: action}
+}
+
+// More events than the API server should get are dropped, and the log says so, once a minute.
+func TestEventsAreLimited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		passed, log := counting()
+		of := func(begin string) func(int) Event {
+			return func(i int) Event { return ofPod(fmt.Sprint(begin, i), "ProbeFailed", "Timeout") }
+		}
+		if n := passed(eventsBurst+100, of("a")); n != eventsBurst || strings.Count(log.String(), "events dropped: there are too many\"") != 1 {
+			t.Errorf("%d events, want %d, and the log says\n%s", n, eventsBurst, log)
+		}
+		<-time.After(2 * time.Second)
+		if n := passed(100, of("b")); n != 2*eventsPerSecond {
+			t.Errorf("%d events after two seconds, want %d", n, 2*eventsPerSecond)
+		}
+	})
+}
+
+// An application that flaps for an hour costs one event a minute, and takes no other event of its pod away. That is no line of the log.
+func TestRepeatedEventsAreLimited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		passed, log := counting()
+		flaps := func(int) Event { return ofPod("u", "ProbeFailed", "Timeout") }
+		n := 0
+		for range 3600 / 5 {
+			n += passed(1, flaps)
+			<-time.After(5 * time.Second)
+		}
+		if want := seriesBurst + 59; n != want {
+			t.Errorf("%d events of a probe that fails each 5 seconds for an hour, want %d", n, want)
+		}
+		for _, other := range []Event{ofPod("u", "ProbeFailed", "ConnectionRefused"), ofPod("u", "JoinRefused", "JoinPermissionDenied"), ofPod("v", "ProbeFailed", "Timeout")} {
+			if passed(1, func(int) Event { return other }) != 1 {
+				t.Errorf("event %+v is dropped", other)
+			}
+		}
+		if log.Len() > 0 {
+			t.Errorf("the log says\n%s", log)
+		}
+	})
+}
+
+// A pod whose agent makes up words has few events, and takes neither those of others away nor what is remembered of them.
+func TestEventsOfOneObjectAreLimited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		passed, log := counting()
+		flaps := func(int) Event { return ofPod("other", "ProbeFailed", "Timeout") }
+		if n := passed(10, flaps); n != seriesBurst {
+			t.Errorf("%d events of the other pod, want %d", n, seriesBurst)
+		}
+		madeUp := 0
+		if n := passed(2*remembered, func(int) Event { madeUp++; return ofPod("bad", "ProbeFailed", strconv.Itoa(madeUp)) }); n != objectBurst {
+			t.Errorf("%d events of one pod at once, want %d", n, objectBurst)
+		}
+		if n := strings.Count(log.String(), "events dropped: there are too many of one object"); n != 1 {
+			t.Errorf("the log says it %d times, want once", n)
+		}
+		if n := passed(1, flaps); n != 0 {
+			t.Error("what the other pod repeats is an event again")
+		}
+		<-time.After(time.Minute)
+		if n := passed(100, func(int) Event { madeUp++; return ofPod("bad", "ProbeFailed", strconv.Itoa(madeUp)) }); n != int(time.Minute/objectEvery) {
+			t.Errorf("%d events of the pod in a minute, want %d", n, time.Minute/objectEvery)
+		}
+		if n := passed(1, flaps); n != 1 {
+			t.Error("that the other pod goes on is no event")
+		}
+	})
+}
+
+// roundTripper is an API server without a network.
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// As many events as there may be, each of another pod, take little memory: until client-go forgets the first, and while the API server is away, until
+// it gives up the first.
+func TestMemoryOfEvents(t *testing.T) {
+	const limit = 40 << 20
+	tests := map[string]struct {
+		server roundTripper
+		lasts  time.Duration
+	}{
+		"taken": {func(r *http.Request) (*http.Response, error) {
+			return &http.Response{StatusCode: http.StatusCreated, Header: http.Header{"Content-Type": {r.Header.Get("Content-Type")}}, Body: r.Body, Request: r}, nil
+		}, 15 * time.Minute},
+		"away": {func(*http.Request) (*http.Response, error) { return nil, errors.New("connection refused") }, 3 * time.Minute},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://api.invalid", Transport: tc.server, QPS: -1})
+				if err != nil {
+					t.Fatal(err)
+				}
+				r := New(client.EventsV1(), slog.New(slog.DiscardHandler))
+				ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), logr.Discard())) // client-go logs each event that it cannot write
+				done := make(chan error)
+				go func() { done <- r.Run(ctx) }()
+				synctest.Wait()
+				before, pod := heap(), 0
+				for range tc.lasts / (5 * time.Second) {
+					for range 5*eventsPerSecond + 10 {
+						pod++
+						e := ofPod(fmt.Sprint("u", pod), "ProbeFailed", "Timeout")
+						e.APIVersion, e.Name, e.Note = "v1", fmt.Sprint("web-", pod), strings.Repeat("x", maxNote)
+						r.Record(e)
+					}
+					<-time.After(5 * time.Second)
+					synctest.Wait()
+				}
+				if takes := max(heap(), before) - before; takes > limit {
+					t.Errorf("%d events take %d MiB, want at most %d", pod, takes>>20, limit>>20)
+				} else {
+					t.Logf("%d events take %d MiB", pod, takes>>20)
+				}
+				cancel()
+				if err := <-done; err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// heap returns how much memory is in use, in bytes.
+func heap() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc + m.StackInuse
+}

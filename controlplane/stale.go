@@ -1,0 +1,82 @@
+package controlplane
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/health"
+	"github.com/sonde-mesh/sonde/peers"
+)
+
+// A replica whose watch hangs serves endpoints that are no more, and a new pod whose agent or Envoy comes to it never gets ready. As long as another
+// replica has seen more, it is not ready, serves no proxies and does not lead (docs/decisions/064-stale-replica.md).
+
+const (
+	// compareInterval is how often a replica compares how far it has read with what the others say.
+	compareInterval = time.Second
+	// latestTimeout is how long the API server may take to say how far there is something to read.
+	latestTimeout = 2 * time.Second
+	// checkCurrent is the name of the check that keeps new connections away.
+	checkCurrent = "current"
+)
+
+func (c *cluster) checkStale() {
+	c.cp.ready(health.Check{Name: checkCurrent, Run: func(context.Context) error { return c.cp.peers.Stale() }})
+}
+
+// revisions says how far this replica has read the pods of the mesh.
+type revisions struct{ *cluster }
+
+var _ peers.Revisions = revisions{}
+
+// Read implements peers.Revisions.
+func (r revisions) Read(ctx context.Context) (newest, seen uint64) {
+	read := r.controller.Cluster.PodRevision()
+	for _, check := range r.cp.checks.Results(ctx, health.Readyz) {
+		if check.Failed() && check.Name != checkCurrent {
+			return 0, read.Seen
+		}
+	}
+	return read.Newest, read.Seen
+}
+
+// Latest implements peers.Revisions.
+func (r revisions) Latest(ctx context.Context) (uint64, error) {
+	ctx, cancel := context.WithTimeout(ctx, latestTimeout)
+	defer cancel()
+	list, err := r.client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{LabelSelector: mesh.LabelMesh, Limit: 1})
+	if err != nil {
+		return 0, fmt.Errorf("list a pod: %w", err)
+	}
+	latest, err := strconv.ParseUint(list.ResourceVersion, 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("list a pod: resourceVersion: %w", err)
+	}
+	return latest, nil
+}
+
+// followOthers compares until ctx ends, and then returns nil.
+func (c *cluster) followOthers(ctx context.Context) error {
+	ticker := time.NewTicker(compareInterval)
+	defer ticker.Stop()
+	for {
+		changed, err := c.cp.peers.Compare(ctx)
+		switch {
+		case changed && err != nil:
+			c.cp.o.Logger.WarnContext(ctx, "this replica is stale, proxies connect to others", "err", err)
+			c.cp.credentials.CloseAll() // it is not ready, and refuses calls by now
+		case changed:
+			c.cp.o.Logger.InfoContext(ctx, "this replica is not stale any more")
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
+}

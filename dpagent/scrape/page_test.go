@@ -1,0 +1,155 @@
+package scrape_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sonde-mesh/sonde/dpagent/scrape"
+)
+
+// statistics writes in the place of Envoy.
+type statistics func(ctx context.Context, w io.Writer) error
+
+func (s statistics) Stats(ctx context.Context, w io.Writer) error { return s(ctx, w) }
+
+func says(text string, err error) statistics {
+	return func(_ context.Context, w io.Writer) error {
+		_, writeErr := io.WriteString(w, text)
+		return errors.Join(err, writeErr)
+	}
+}
+
+// failures returns the value of failedScrapes.
+func failures(t *testing.T, registry *prometheus.Registry) float64 {
+	t.Helper()
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == failedScrapes {
+			return f.GetMetric()[0].GetCounter().GetValue()
+		}
+	}
+	t.Fatalf("no %s", failedScrapes)
+	return 0
+}
+
+// endless writes until the other side has had enough.
+func endless(text string) statistics {
+	return func(_ context.Context, w io.Writer) error {
+		part := []byte(strings.Repeat(text, 1000))
+		for {
+			if _, err := w.Write(part); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// success is the last metric of a page.
+const success = "sonde_dpagent_envoy_scrape_success"
+
+const failedScrapes = "sonde_dpagent_envoy_scrapes_failed_total"
+
+func TestScrape(t *testing.T) {
+	gone := errors.New("connection refused")
+	huge := strings.Repeat("envoy_a{envoy_cluster_name=\"web\"} 18446744073709551615\n", 1000) // more than is held
+	for name, tc := range map[string]struct {
+		envoy    statistics
+		want     []string // in this order
+		isBroken bool     // the caller sees that this is not all
+		failed   bool     // the next scrape says so
+	}{
+		"both":               {envoy: says("envoy_a 1\n", nil), want: []string{"own 1\n", "envoy_a 1\n", success + " 1\n"}},
+		"no end of a line":   {envoy: says("envoy_a 1", nil), want: []string{"own 1\n", "envoy_a 1\n", success + " 1\n"}},
+		"much":               {envoy: says(huge, nil), want: []string{"own 1\n", huge, success + " 1\n"}},
+		"Envoy does not run": {envoy: says("", gone), want: []string{"own 1\n", success + " 0\n"}, failed: true},
+		"Envoy hangs": {envoy: func(ctx context.Context, _ io.Writer) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}, want: []string{"own 1\n", success + " 0\n"}, failed: true},
+		"Envoy ends at once": {envoy: says("envoy_a 1\nenvoy_", gone), want: []string{"own 1\n", success + " 0\n"}, failed: true},
+		"Envoy ends":         {envoy: says(huge+"envoy_", gone), isBroken: true, failed: true},
+		"Envoy does not end": {envoy: endless("envoy_a{b=\"" + strings.Repeat("x", 1000) + "\"} 1\n"), isBroken: true, failed: true},
+		"nor a line of it":   {envoy: endless("envoy_a"), want: []string{"own 1\n", success + " 0\n"}, failed: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			registry := prometheus.NewRegistry()
+			own := prometheus.NewGauge(prometheus.GaugeOpts{Name: "own"})
+			own.Set(1)
+			registry.MustRegister(own)
+			server := httptest.NewServer(scrape.NewPage(registry, tc.envoy).Local())
+			defer server.Close()
+			scrape := func() (string, error) {
+				answer, err := server.Client().Get(server.URL)
+				if err != nil {
+					return "", err
+				}
+				defer answer.Body.Close() //nolint:errcheck // it is read to its end
+				if got := answer.Header.Get("Content-Type"); got != "text/plain; version=0.0.4; charset=utf-8" {
+					t.Errorf("Content-Type %q", got)
+				}
+				body, err := io.ReadAll(answer.Body)
+				return string(body), err
+			}
+			body, err := scrape()
+			if (err != nil) != tc.isBroken {
+				t.Errorf("error %v, want one: %v", err, tc.isBroken)
+			}
+			rest := body
+			for _, want := range tc.want {
+				_, after, found := strings.Cut(rest, want)
+				if !found {
+					t.Fatalf("no %q in its place in:\n%s", want, body)
+				}
+				rest = after
+			}
+			want := 0.0
+			if tc.failed {
+				want = 1
+			}
+			if got := failures(t, registry); got != want {
+				t.Errorf("%s is %v, want %v", failedScrapes, got, want)
+			}
+		})
+	}
+}
+
+// TestScrapesAreLimited has an Envoy that does not answer: it is asked by few at a time.
+func TestScrapesAreLimited(t *testing.T) {
+	asked, proceed := make(chan struct{}), make(chan struct{})
+	handler := scrape.NewPage(prometheus.NewRegistry(), statistics(func(context.Context, io.Writer) error {
+		asked <- struct{}{}
+		<-proceed
+		return nil
+	})).Local()
+	codes := make(chan int)
+	scrape := func() {
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", http.NoBody))
+		codes <- w.Code
+	}
+	for range 2 {
+		go scrape()
+		<-asked
+	}
+	go scrape()
+	if code := <-codes; code != http.StatusServiceUnavailable {
+		t.Errorf("one scrape too many: %d", code)
+	}
+	close(proceed)
+	for range 2 {
+		if code := <-codes; code != http.StatusOK {
+			t.Errorf("scrape: %d", code)
+		}
+	}
+}

@@ -1,0 +1,176 @@
+package scrape
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/health"
+	"github.com/sonde-mesh/sonde/internal/connlimit"
+)
+
+const (
+	// maxConnections is far more than Prometheus needs, which keeps one open.
+	maxConnections = 64
+	// sendBuffer is what the kernel may hold of a page for one client, in bytes, and unreadTimeout for how long: a client that never reads
+	// would else have it hold some MiB, until long after its connection was closed.
+	sendBuffer    = 64 << 10
+	unreadTimeout = 10 * time.Second
+	// answerTimeout is when a client must have read its page: an Envoy that does not answer leaves time for the agent's part.
+	answerTimeout = scrapeTimeout + time.Second
+)
+
+// Server answers every client that can reach its port: /metrics and nothing else. It is safe for concurrent use.
+type Server struct {
+	page    *Page
+	include []string
+	turns   *turns
+	scrapes *prometheus.CounterVec
+}
+
+var _ http.Handler = (*Server)(nil)
+
+// NewServer returns a server of a page, with those of Envoy's metrics whose names have one of the prefixes. Its own metrics are on the page, too.
+func NewServer(p *Page, include []string) *Server {
+	s := &Server{page: p, include: include, turns: newTurns(), scrapes: prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "sonde_dpagent_scrapes_total",
+		Help: "Scrapes at --metrics-addr, by result: complete, without_envoy, cut (the connection was closed in the middle), failed, or busy (there were too many).",
+	}, []string{"result"})}
+	for _, r := range []result{resultComplete, resultWithoutEnvoy, resultCut, resultFailed, resultBusy} {
+		s.scrapes.WithLabelValues(string(r))
+	}
+	p.own.MustRegister(s.scrapes)
+	return s
+}
+
+// Listen opens a port on which a client that does not read costs little.
+func Listen(ctx context.Context, address string) (net.Listener, error) {
+	config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		var err error
+		// What a listening socket has the connections get that it accepts.
+		controlErr := c.Control(func(fd uintptr) {
+			if err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF, sendBuffer); err == nil {
+				err = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(unreadTimeout/time.Millisecond))
+			}
+		})
+		if controlErr != nil {
+			return controlErr
+		}
+		return err //nolint:wrapcheck // net says what was done
+	}}
+	return config.Listen(ctx, "tcp", address) //nolint:wrapcheck // it has the address
+}
+
+// Serve serves on l until ctx ends, and closes l.
+func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	stop := context.AfterFunc(ctx, s.turns.places.Close) // those that wait go
+	defer stop()
+	return health.ServeLimited(ctx, l, s, health.Limits{Connections: maxConnections, HTTP1: true}) //nolint:wrapcheck // it has the address
+}
+
+// ServeHTTP implements http.Handler.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	header := w.Header()
+	header.Set("X-Content-Type-Options", "nosniff")
+	header.Set("Cache-Control", "no-store")
+	switch {
+	case r.URL.Path != mesh.PathMetrics:
+		http.Error(w, "there is "+mesh.PathMetrics, http.StatusNotFound)
+		return
+	case r.Method == http.MethodHead:
+		header.Set("Content-Type", string(format))
+		return
+	case r.Method != http.MethodGet:
+		header.Set("Allow", "GET, HEAD")
+		http.Error(w, fmt.Sprintf("method %s: must be GET or HEAD", r.Method), http.StatusMethodNotAllowed)
+		return
+	case r.ContentLength != 0: // the server would not notice that its client has gone
+		header.Set("Connection", "close")
+		http.Error(w, "there must be no body", http.StatusBadRequest)
+		return
+	}
+	result := s.scrape(w, r)
+	s.scrapes.WithLabelValues(string(result)).Inc()
+	if result == resultCut {
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// scrape answers with the page, or that there are too many scrapes.
+func (s *Server) scrape(w http.ResponseWriter, r *http.Request) result {
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	c := &client{ResponseWriter: w, control: http.NewResponseController(w), cancel: cancel}
+	defer c.end()
+	place, ok := s.turns.await(ctx, sourceOf(r), c.lost)
+	if !ok {
+		w.Header().Set("Retry-After", strconv.Itoa(int(retryAfter/time.Second)))
+		http.Error(w, "there are too many scrapes", http.StatusServiceUnavailable)
+		return resultBusy
+	}
+	defer place.Leave()
+	c.place = place
+	ctx, stop := context.WithTimeout(ctx, scrapeTimeout)
+	defer stop()
+	if err := c.until(time.Now().Add(answerTimeout)); err != nil {
+		return resultCut
+	}
+	return s.page.write(ctx, c, s.include)
+}
+
+// sourceOf returns the source that a request counts for.
+func sourceOf(r *http.Request) netip.Prefix {
+	at, _ := netip.ParseAddrPort(r.RemoteAddr) // which the server has written
+	return connlimit.Source(at.Addr())
+}
+
+// client is who gets a page. While it does not read, its place is idle: another one that waits gets it.
+type client struct {
+	http.ResponseWriter
+	control *http.ResponseController
+	place   *connlimit.Place[netip.Prefix]
+	cancel  func()
+
+	mu    sync.Mutex
+	ended bool
+}
+
+// Write implements io.Writer.
+func (c *client) Write(b []byte) (int, error) {
+	c.place.Idle()
+	defer c.place.Busy()
+	return c.ResponseWriter.Write(b) //nolint:wrapcheck // it is that writer's
+}
+
+// until has writes fail after that time. It does nothing once the request has ended: the connection may have the next one.
+func (c *client) until(t time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ended {
+		return nil
+	}
+	return c.control.SetWriteDeadline(t) //nolint:wrapcheck // it is that writer's
+}
+
+// lost ends the scrape: others have waited for its place while this client did not read. It can be called from any goroutine.
+func (c *client) lost() {
+	c.cancel()
+	_ = c.until(time.Now()) // else the server's own deadline ends it
+}
+
+// end says that the request has ended.
+func (c *client) end() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ended = true
+}

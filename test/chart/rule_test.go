@@ -1,0 +1,66 @@
+package chart_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/sonde-mesh/sonde/test/chart"
+	"github.com/sonde-mesh/sonde/test/harness"
+)
+
+// prometheusRule is what the Prometheus Operator reads of one. Its spec has the form of a rule file.
+type prometheusRule struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              map[string]any `json:"spec"`
+}
+
+// The PrometheusRule has the alerts as the file has them, with the templates of Prometheus as they are.
+func TestPrometheusRule(t *testing.T) {
+	var rule prometheusRule
+	if only(t, "PrometheusRule", &rule) {
+		t.Error("there is one by default, which a cluster without the Prometheus Operator refuses")
+	}
+	if !only(t, "PrometheusRule", &rule, "--set=monitoring.prometheusRule.enabled=true", "--set=monitoring.prometheusRule.labels.release=prometheus", `--set=monitoring.prometheusRule.labels.app\.kubernetes\.io/name=other`) {
+		t.Fatal("there is none")
+	}
+	root, err := harness.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.ReadFile(filepath.Join(root, "deploy", "chart", "files", "alerts.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want map[string]any
+	if err := yaml.UnmarshalStrict(file, &want); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, rule.Spec); diff != "" {
+		t.Errorf("its spec (-file +chart):\n%s", diff)
+	}
+	if rule.APIVersion != "monitoring.coreos.com/v1" || rule.Namespace != chart.Namespace || rule.Labels["release"] != "prometheus" || rule.Labels["app.kubernetes.io/name"] != "sonde" {
+		t.Errorf("it is %+v %+v", rule.TypeMeta, rule.ObjectMeta)
+	}
+}
+
+func TestWrongValuesOfThePrometheusRuleAreNamed(t *testing.T) {
+	tests := map[string]struct{ flag, want string }{
+		"a text for the switch":   {"--set-string=monitoring.prometheusRule.enabled=true", "/monitoring/prometheusRule/enabled': got string, want boolean"},
+		"a label that is no text": {"--set=monitoring.prometheusRule.labels.a=1", "/monitoring/prometheusRule/labels/a': got number, want string"},
+		"unknown value":           {"--set=monitoring.prometheusRule.namespace=x", "'namespace' not allowed"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			if _, err := chart.Render(t.Context(), tc.flag); err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("error %v, want %q in it", err, tc.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,316 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/sonde-mesh/sonde/controller/definitions"
+	"github.com/sonde-mesh/sonde/test/harness"
+)
+
+var definitionsResource = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+
+// chartOf is a chart, and the tag of the image that goes with it.
+type chartOf struct{ path, tag string }
+
+// release is what Helm has installed, which the test replaces, and is as before when that ends.
+type release struct {
+	t             *testing.T
+	now, previous chartOf
+	// values is a file with those of the release that was there.
+	values string
+	// set has more values.
+	set []string
+}
+
+// newRelease returns the release of the cluster. Where the release before cannot be built, it skips the test.
+func newRelease(t *testing.T, set ...string) *release {
+	t.Helper()
+	previous := os.Getenv("SONDE_E2E_PREVIOUS")
+	if previous == "" {
+		const why = "make e2e could not build the release before: this history does not have the commit in test/upgrade/previous"
+		if os.Getenv("SONDE_TEST_PREVIOUS") == "required" {
+			t.Fatal(why)
+		}
+		t.Skip(why)
+	}
+	root := filepath.Dir(filepath.Dir(os.Getenv("SONDE_E2E_TESTBED")))
+	r := &release{
+		t: t, set: set, values: filepath.Join(t.TempDir(), "values.yaml"),
+		now:      chartOf{filepath.Join(root, "deploy", "chart"), "dev"},
+		previous: chartOf{filepath.Join(previous, "chart"), "previous"},
+	}
+	values, err := r.tryHelm("get", "values", "sonde", "--output=json")
+	if err == nil {
+		err = os.WriteFile(r.values, []byte(values), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	testbed(t, "load-image", filepath.Join(previous, "image.tar"))
+	t.Cleanup(func() {
+		r.set = nil
+		if err := errors.Join(r.tryInstall(r.now), awaitReplaced(), awaitAdmission()); err != nil { // which tests that follow need
+			t.Error(err)
+		}
+	})
+	return r
+}
+
+// awaitReplaced waits until the replicas before have gone: one that stops still answers the webhook, by the configuration that it had.
+func awaitReplaced() error {
+	return harness.Poll(context.Background(), time.Minute, "the end of the replicas before", func(ctx context.Context) error {
+		list, err := cluster.client.CoreV1().Pods(systemNamespace).List(ctx, metav1.ListOptions{LabelSelector: controlPlaneLabel})
+		if err == nil && len(list.Items) != replicas {
+			err = fmt.Errorf("there are %d replicas, want %d", len(list.Items), replicas)
+		}
+		return err
+	})
+}
+
+// tryHelm runs a command of Helm in the namespace of the release, and returns what it says.
+func (r *release) tryHelm(args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.t.Context()), 4*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, os.Getenv("SONDE_E2E_HELM"), append([]string{"--namespace=" + systemNamespace}, args...)...)
+	var said strings.Builder
+	cmd.Stderr = &said
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("helm %s (SONDE_E2E_HELM is the program): %w: %s", strings.Join(args, " "), err, &said)
+	}
+	return string(out), nil
+}
+
+func (r *release) helm(args ...string) {
+	r.t.Helper()
+	if _, err := r.tryHelm(args...); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// tryInstall installs a chart, or upgrades or downgrades to it.
+func (r *release) tryInstall(c chartOf) error {
+	args := []string{"upgrade", "--install", "sonde", c.path, "--create-namespace", "--wait", "--timeout=3m", "--reset-values", "--values=" + r.values, "--set=image.tag=" + c.tag}
+	_, err := r.tryHelm(append(args, r.set...)...)
+	return err
+}
+
+func (r *release) install(c chartOf) {
+	r.t.Helper()
+	if err := r.tryInstall(c); err != nil {
+		r.t.Fatal(err)
+	}
+	(&namespace{t: r.t, name: systemNamespace}).waitReplicas()
+	r.hookHasEnded()
+}
+
+// installAnew is install where there is no release: what is injected waits until the API server trusts the webhook.
+func (r *release) installAnew(c chartOf) {
+	r.t.Helper()
+	r.install(c)
+	if err := awaitAdmission(); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// watchAdmission asks again and again whether pods would be injected, until it is told to stop. One in a hundred may fail: an API server that writes a request
+// while the webhook closes the connection does not try again, as what makes pods does.
+func watchAdmission(t *testing.T) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var failed []error
+	asked, done := 0, make(chan struct{})
+	go func() {
+		defer close(done)
+		for tick := time.NewTicker(200 * time.Millisecond); ; {
+			select {
+			case <-ctx.Done():
+				tick.Stop()
+				return
+			case <-tick.C:
+			}
+			if err := admit(ctx, newPod("admitted", cluster.nodes[0])); err != nil && ctx.Err() == nil {
+				failed = append(failed, fmt.Errorf("%s: %w", time.Now().Format(time.TimeOnly), err))
+			}
+			asked++
+		}
+	}()
+	return func() {
+		cancel()
+		<-done
+		t.Logf("of %d pods that would be made while the control plane was replaced %d were refused: %v", asked, len(failed), errors.Join(failed...))
+		if len(failed) > asked/100 {
+			t.Error("more than one in a hundred")
+		}
+	}
+}
+
+// hookHasEnded looks whether the rights of the hook are gone.
+func (r *release) hookHasEnded() {
+	r.t.Helper()
+	const hook = "sonde-crds"
+	ctx := context.WithoutCancel(r.t.Context())
+	_, account := cluster.client.CoreV1().ServiceAccounts(systemNamespace).Get(ctx, hook, metav1.GetOptions{})
+	_, role := cluster.client.RbacV1().ClusterRoles().Get(ctx, hook, metav1.GetOptions{})
+	_, binding := cluster.client.RbacV1().ClusterRoleBindings().Get(ctx, hook, metav1.GetOptions{})
+	_, job := cluster.client.BatchV1().Jobs(systemNamespace).Get(ctx, hook, metav1.GetOptions{})
+	for what, err := range map[string]error{"service account": account, "role": role, "binding": binding, "Job": job} {
+		if !apierrors.IsNotFound(err) {
+			r.t.Errorf("the %s of the hook is still there: %v", what, err)
+		}
+	}
+}
+
+// resources returns a client of a kind of objects.
+func resources(t *testing.T, kind schema.GroupVersionResource) dynamic.NamespaceableResourceInterface {
+	t.Helper()
+	client, err := newClient(func(string) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client.Resource(kind)
+}
+
+// checkBudget looks whether a RestartBudget is there.
+func (n *namespace) checkBudget(when, name string) {
+	n.t.Helper()
+	kind := schema.GroupVersionResource{Group: "sonde.dev", Version: "v1alpha1", Resource: "restartbudgets"}
+	if _, err := resources(n.t, kind).Namespace(n.name).Get(n.t.Context(), name, metav1.GetOptions{}); err != nil {
+		n.t.Errorf("%s: what an operator has made: %v", when, err)
+	}
+}
+
+// definitions returns by name which version has written each CustomResourceDefinition of ours, "" for none that says so.
+func (r *release) definitions() map[string]string {
+	r.t.Helper()
+	list, err := resources(r.t, definitionsResource).List(r.t.Context(), metav1.ListOptions{})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	all := map[string]string{}
+	for i := range list.Items {
+		if o := &list.Items[i]; strings.HasSuffix(o.GetName(), ".sonde.dev") {
+			all[o.GetName()] = o.GetAnnotations()[definitions.AnnotationVersion]
+		}
+	}
+	return all
+}
+
+// removeAll uninstalls, and deletes what that leaves, as docs/guides/uninstall.md says: the definitions, and so all objects, and the namespace.
+func (r *release) removeAll() {
+	r.t.Helper()
+	r.helm("uninstall", "sonde", "--wait")
+	if err := cluster.client.CoreV1().Namespaces().Delete(r.t.Context(), systemNamespace, metav1.DeleteOptions{}); err != nil {
+		r.t.Fatal(err)
+	}
+	client := resources(r.t, definitionsResource)
+	for name := range r.definitions() {
+		if err := client.Delete(r.t.Context(), name, metav1.DeleteOptions{}); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+	wait(r.t, catchUp, "the end of the definitions and the namespace", func() error {
+		if left := r.definitions(); len(left) > 0 {
+			return fmt.Errorf("there are %v", left)
+		}
+		_, err := cluster.client.CoreV1().Namespaces().Get(r.t.Context(), systemNamespace, metav1.GetOptions{})
+		if err == nil {
+			return errors.New("the namespace is still there")
+		}
+		if !apierrors.IsNotFound(err) {
+			return err
+		}
+		return nil
+	})
+}
+
+// checkDefinitions looks whether all definitions were written by a version that says so, or by none.
+func (r *release) checkDefinitions(when string, applied bool) {
+	r.t.Helper()
+	all := r.definitions()
+	if len(all) < 5 {
+		r.t.Errorf("%s: there are only the definitions %v", when, all)
+	}
+	for name, version := range all {
+		if (version != "") != applied {
+			r.t.Errorf("%s: %s was written by version %q, want one: %t", when, name, version, applied)
+		}
+	}
+}
+
+// left returns what is in the namespace of the control plane, as kind/name.
+func (r *release) left() []string {
+	r.t.Helper()
+	var all []string
+	for _, kind := range []schema.GroupVersionResource{
+		{Version: "v1", Resource: "secrets"}, {Version: "v1", Resource: "configmaps"}, {Version: "v1", Resource: "services"}, {Version: "v1", Resource: "serviceaccounts"},
+		{Group: "apps", Version: "v1", Resource: "deployments"}, {Group: "batch", Version: "v1", Resource: "jobs"},
+		{Group: "coordination.k8s.io", Version: "v1", Resource: "leases"}, {Group: "policy", Version: "v1", Resource: "poddisruptionbudgets"},
+		{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "roles"}, {Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "rolebindings"},
+	} {
+		list, err := resources(r.t, kind).Namespace(systemNamespace).List(r.t.Context(), metav1.ListOptions{})
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		for i := range list.Items {
+			all = append(all, kind.Resource+"/"+list.Items[i].GetName())
+		}
+	}
+	// What Kubernetes puts into each namespace.
+	all = slices.DeleteFunc(all, func(name string) bool {
+		return name == "configmaps/kube-root-ca.crt" || name == "serviceaccounts/default"
+	})
+	slices.Sort(all)
+	return all
+}
+
+// clusterWide returns what the cluster has of ours beside definitions and the objects of these, as kind/name.
+func (r *release) clusterWide() []string {
+	r.t.Helper()
+	var all []string
+	for _, kind := range []schema.GroupVersionResource{
+		{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterroles"}, {Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterrolebindings"},
+		{Group: "admissionregistration.k8s.io", Version: "v1", Resource: "mutatingwebhookconfigurations"}, {Group: "admissionregistration.k8s.io", Version: "v1", Resource: "validatingwebhookconfigurations"},
+		{Group: "admissionregistration.k8s.io", Version: "v1", Resource: "validatingadmissionpolicies"}, {Group: "admissionregistration.k8s.io", Version: "v1", Resource: "validatingadmissionpolicybindings"},
+	} {
+		list, err := resources(r.t, kind).List(r.t.Context(), metav1.ListOptions{LabelSelector: "app.kubernetes.io/instance=sonde"})
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		for i := range list.Items {
+			all = append(all, kind.Resource+"/"+list.Items[i].GetName())
+		}
+	}
+	return all
+}
+
+// revision is the newest one of the release.
+func (r *release) revision() int {
+	r.t.Helper()
+	text, err := r.tryHelm("history", "sonde", "--output=json", "--max=1")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	var list []struct{ Revision int }
+	if err := json.Unmarshal([]byte(text), &list); err != nil || len(list) == 0 {
+		r.t.Fatalf("helm history says %q: %v", text, err)
+	}
+	return list[len(list)-1].Revision
+}

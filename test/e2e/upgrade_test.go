@@ -1,0 +1,220 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+)
+
+// ours selects a namespace whether or not the control plane reads Kuma's labels.
+var ours = map[string]string{"sonde.dev/sidecar-injection": "enabled"}
+
+// bystander is a namespace that is labelled for Kuma, in a cluster whose Kuma owns that label: nothing of ours may touch its pods.
+type bystander struct {
+	*namespace
+	pods int
+}
+
+// check makes a pod, and looks whether all are as they were made.
+func (b *bystander) check(when string) {
+	b.t.Helper()
+	b.pods++
+	b.create(newPod("p"+strconv.Itoa(b.pods), "node2"))
+	for i := range b.pods {
+		name := "p" + strconv.Itoa(i+1)
+		b.waitReady(name)
+		b.checkPodsUntouched(when, name)
+		p := b.pod(name)
+		if len(p.Spec.InitContainers) > 0 || len(p.Spec.Containers) != 1 || p.Annotations[mesh.AnnotationInjectionWarnings] != "" {
+			b.t.Errorf("%s: pod %s of Kuma's namespace has the containers %d and %d, and the annotations %v", when, name, len(p.Spec.InitContainers), len(p.Spec.Containers), p.Annotations)
+		}
+	}
+}
+
+// images returns which images the sidecars of pods have.
+func (n *namespace) images(pods ...string) []string {
+	n.t.Helper()
+	list, err := cluster.client.CoreV1().Pods(n.name).List(n.t.Context(), metav1.ListOptions{})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	var all []string
+	for i := range list.Items { // one that has gone meanwhile has none
+		if p := &list.Items[i]; slices.Contains(pods, p.Name) {
+			c := container(p, mesh.ContainerSidecar)
+			all = append(all, c.Image[strings.LastIndex(c.Image, ":")+1:])
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// checkImages looks whether the sidecars of web and of the client are of these versions.
+func (w *watched) checkImages(when, web, client string) {
+	w.t.Helper()
+	if got := w.images(w.podsOf("web")...); !slices.Equal(got, []string{web}) {
+		w.t.Errorf("%s: the sidecars of web are of %q, want %q", when, got, web)
+	}
+	if got := w.images("client"); !slices.Equal(got, []string{client}) {
+		w.t.Errorf("%s: the sidecar of the client is of %q, want %q", when, got, client)
+	}
+}
+
+// TestAloneUpgrade goes from the release before to this one, back, and forth again, under about 200 requests a second, with agents of both, beside a namespace
+// that is labelled for a Kuma. It runs alone.
+func TestAloneUpgrade(t *testing.T) {
+	r := newRelease(t, "--set=config.injection.kumaLabels=false")
+	b := &bystander{namespace: newNamespace(t, injected)}
+	r.removeAll()
+	r.installAnew(r.previous)
+	r.checkDefinitions("the release before is there", false)
+	before := r.revision()
+	b.check("the release before is there")
+	w := newWatched(t, ours)
+	w.create(newBudget("web", "maxUnavailable: 1"))
+	w.checkImages("the release before is there", "previous", "previous")
+
+	stop := watchAdmission(t)
+	defer stop()
+	r.install(r.now)
+	r.checkDefinitions("upgraded", true)
+	w.checkCaughtUp("upgraded, with agents of the release before")
+	w.rollWeb("upgraded")
+	w.checkImages("upgraded", "dev", "previous")
+	b.check("upgraded")
+
+	r.helm("rollback", "sonde", strconv.Itoa(before), "--wait", "--timeout=3m")
+	(&namespace{t: t, name: systemNamespace}).waitReplicas()
+	// The release before makes no records of plain text, so that these filter chains of the new pods change: what is open on them ends when they have drained.
+	pass(t, mesh.DefaultDrainTime+10*time.Second)
+	w.acceptEnds("rolled back, with agents of this release", "stranger tcp")
+	r.checkDefinitions("rolled back", true) // they only go forward
+	w.checkCaughtUp("rolled back, with agents of this release")
+	w.checkImages("rolled back", "dev", "previous")
+	w.rollWeb("rolled back")
+	w.checkImages("rolled back, and rolled", "previous", "previous")
+	b.check("rolled back")
+
+	r.install(r.now)
+	w.rollWeb("upgraded again")
+	w.checkImages("upgraded again", "dev", "previous")
+	w.checkBudget("upgraded again", "web")
+	b.check("upgraded again")
+	w.logRate()
+}
+
+// TestUpgradeProbes asks the probes of the fidelity test while the control plane goes to the release before, and to this one again, and on, so that pods have
+// agents of both. It runs alone, and not in make e2e.
+func TestUpgradeProbes(t *testing.T) {
+	r := newRelease(t)
+	w := newWatched(t, ours)
+	stop := r.alternate()
+	sameProbes(t, plain, inMesh)
+	t.Logf("the release was replaced %d times while probes were asked", stop())
+	r.install(r.now)
+	w.checkCaughtUp("the release was replaced while probes were asked")
+	w.logRate()
+}
+
+// logRate writes how many calls a second there were.
+func (w *watched) logRate() {
+	w.t.Helper()
+	calls := 0
+	for _, l := range w.loads {
+		calls += l.report().Calls
+	}
+	w.t.Logf("%d calls, %.0f a second, of which %d have failed", calls, float64(calls)/time.Since(w.began).Seconds(), w.failedNow())
+}
+
+// alternate replaces this release by the one before, and that by this one, until it is told to stop; it returns how often.
+func (r *release) alternate() (stop func() int) {
+	ctx, cancel := context.WithCancel(r.t.Context())
+	times, done := 0, make(chan error, 1)
+	go func() {
+		for ; ctx.Err() == nil; times++ {
+			c := r.previous
+			if times%2 == 1 {
+				c = r.now
+			}
+			if err := r.tryInstall(c); err != nil {
+				done <- err
+				return
+			}
+		}
+		done <- nil
+	}()
+	return func() int {
+		cancel()
+		if err := <-done; err != nil {
+			r.t.Error(err)
+		}
+		return times
+	}
+}
+
+// freezeSecret has what the control plane has judged of zones, once it has.
+const freezeSecret = "secrets/sonde-freeze"
+
+// TestAloneReinstall uninstalls, and installs again: pods live on meanwhile, new ones have no sidecar, and all that people and the control plane have made
+// is there again, such as the CAs of meshes. It runs alone.
+func TestAloneReinstall(t *testing.T) {
+	r := newRelease(t)
+	w := newWatched(t, ours)
+	w.create(newBudget("web", "maxUnavailable: 1"))
+	there := r.definitions()
+	hadFreeze := slices.Contains(r.left(), freezeSecret)
+	r.helm("uninstall", "sonde", "--wait")
+	w.wait(time.Minute, "the end of the control plane", func() error {
+		if left := (&namespace{t: t, name: systemNamespace}).selected(controlPlaneLabel); len(left) > 0 {
+			return fmt.Errorf("there are %q", left)
+		}
+		return nil
+	})
+	// As docs/guides/uninstall.md lists them.
+	want := []string{
+		"configmaps/sonde-serving-ca", "leases/sonde-cp", "secrets/sonde-admin-token", "secrets/sonde-ca-default", "secrets/sonde-dataplane-token.key", "secrets/sonde-default-mesh-made",
+		"secrets/sonde-leader", "secrets/sonde-serving-ca.crt", "secrets/sonde-serving-ca.json", "secrets/sonde-serving-ca.key",
+	}
+	if hadFreeze { // a control plane that has just been installed has judged nothing yet
+		want = append(want, freezeSecret)
+		slices.Sort(want)
+	}
+	if d := cmp.Diff(want, r.left()); d != "" {
+		t.Errorf("what is left in the namespace of the control plane (-want +got):\n%s", d)
+	}
+	if left := r.clusterWide(); len(left) > 0 {
+		t.Errorf("the cluster still has %q", left)
+	}
+	if d := cmp.Diff(there, r.definitions()); d != "" {
+		t.Errorf("the definitions are not what they were (-was +is):\n%s", d)
+	}
+	w.checkLoads("uninstalled")
+	w.checkUntouched("uninstalled")
+	w.create(newPod("late", "node2"))
+	w.waitReady("late")
+	if p := w.pod("late"); len(p.Spec.InitContainers) > 0 {
+		t.Errorf("pod late has %d more containers, and there is no control plane", len(p.Spec.InitContainers))
+	}
+
+	r.installAnew(r.now)
+	w.checkBudget("installed again", "web")
+	w.checkCaughtUp("installed again")
+	w.rollWeb("installed again")
+	w.deletePod("late")
+	w.create(newPod("late", "node2"))
+	w.waitReady("late")
+	if p := w.pod("late"); len(p.Spec.InitContainers) != 2 {
+		t.Errorf("pod late has %d more containers, want kuma-init and kuma-sidecar", len(p.Spec.InitContainers))
+	}
+}

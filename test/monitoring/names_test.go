@@ -1,0 +1,107 @@
+package monitoring_test
+
+import (
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// others are metrics that the alerts name and Sonde does not have, with the labels that they are asked for. make e2e-alerts gets them from a real one.
+var others = map[string][]string{"apiserver_admission_webhook_rejection_count": {"name", "error_type"}}
+
+// ofTargets are the labels that Prometheus gives to all that it gets of a target, as the guide configures it.
+var ofTargets = []string{"instance", "namespace", "pod"}
+
+var (
+	row        = regexp.MustCompile("(?m)^\\| `(sonde_\\w+)` \\| \\w+ \\| ([^|]*) \\|")
+	metricName = regexp.MustCompile(`\b((?:sonde|apiserver|envoy)_\w+)(?:\{([^}]*)\})?`)
+	matcher    = regexp.MustCompile(`(\w+)\s*(?:=~|!~|!=|=)\s*"(?:[^"\\]|\\.)*"`)
+	grouping   = regexp.MustCompile(`\b(?:by|without|on|ignoring)\s*\(([^)]*)\)`)
+	template   = regexp.MustCompile(`\$labels\.(\w+)`)
+	replaced   = regexp.MustCompile(`label_replace\((?s:.*),\s*"(\w+)", "\w+", "", ""\)`)
+)
+
+// TestMetricsExist looks up what the alerts name in docs/metrics.md, which is made from the source.
+func TestMetricsExist(t *testing.T) {
+	known := maps.Clone(others)
+	for _, match := range row.FindAllStringSubmatch(read(t, "docs/metrics.md"), -1) {
+		known[match[1]] = words(match[2])
+	}
+	for _, alert := range alerts(t) {
+		// What a grouping or a template may name: a label of one of the metrics, of the target, or of the rule.
+		allowed := slices.Clone(ofTargets)
+		if match := replaced.FindStringSubmatch(alert.Expr); match != nil {
+			allowed = append(allowed, match[1])
+		}
+		found := metricName.FindAllStringSubmatch(alert.Expr, -1)
+		if len(found) == 0 {
+			t.Errorf("%s names no metric", alert.Alert)
+		}
+		for _, match := range found {
+			labels, ok := known[match[1]]
+			if !ok {
+				t.Errorf("%s: there is no metric %s", alert.Alert, match[1])
+			}
+			allowed = append(allowed, labels...)
+			for _, m := range matcher.FindAllStringSubmatch(match[2], -1) {
+				if !slices.Contains(labels, m[1]) {
+					t.Errorf("%s: %s has no label %s, but %q", alert.Alert, match[1], m[1], labels)
+				}
+			}
+		}
+		named := template.FindAllStringSubmatch(alert.Annotations["summary"]+alert.Annotations["description"]+alert.Labels["severity"], -1)
+		for _, match := range grouping.FindAllStringSubmatch(alert.Expr, -1) {
+			for _, label := range words(match[1]) {
+				named = append(named, []string{"", label})
+			}
+		}
+		for _, match := range named {
+			if !slices.Contains(allowed, match[1]) {
+				t.Errorf("%s names the label %s, which nothing in it has: %q", alert.Alert, match[1], allowed)
+			}
+		}
+	}
+}
+
+func words(list string) []string {
+	return strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == ' ' })
+}
+
+// command matches a command of sondectl in the rules or in the guide; what may follow it is its arguments.
+var command = regexp.MustCompile("\\bsondectl ((?:[a-z]+[a-z-]*\\b ?)+)([^;`\n]*)")
+
+// TestCommandsExist looks up the commands that the alerts and the guide tell people to run, and their flags, in the reference.
+func TestCommandsExist(t *testing.T) {
+	sections := map[string]string{}
+	for _, section := range strings.Split(read(t, "docs/reference/sondectl.md"), "\n## sondectl ")[1:] {
+		name, text, _ := strings.Cut(section, "\n")
+		sections[name] = text
+	}
+	texts := map[string]string{"docs/guides/monitoring.md": read(t, "docs/guides/monitoring.md")}
+	for _, alert := range alerts(t) {
+		texts[alert.Alert] = alert.Annotations["description"]
+		if !strings.Contains(texts[alert.Alert], "Next: ") {
+			t.Errorf("the description of %s has no command", alert.Alert)
+		}
+	}
+	flag := regexp.MustCompile(`(?:^| )(--?[a-z-]+)`)
+	for where, text := range texts {
+		for _, match := range command.FindAllStringSubmatch(text, -1) {
+			name := strings.TrimSpace(match[1])
+			for sections[name] == "" && strings.Contains(name, " ") {
+				name = name[:strings.LastIndex(name, " ")]
+			}
+			if sections[name] == "" {
+				t.Errorf("%s: %q: there is no such command", where, match[0])
+				continue
+			}
+			for _, f := range flag.FindAllStringSubmatch(match[2], -1) {
+				if !regexp.MustCompile("(?m)^\\| `(-., )?" + f[1] + "\\b|^\\| `" + f[1] + ",").MatchString(sections[name]) {
+					t.Errorf("%s: %q: sondectl %s has no flag %s", where, match[0], name, f[1])
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,34 @@
+package xds
+
+import (
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/sonde-mesh/sonde/xds/resource"
+)
+
+// metadataOf returns what the metadata of a node says of what its Envoy should have.
+func (s *Server) metadataOf(node *corev3.Node) resource.Metadata {
+	value, ok := node.GetMetadata().GetFields()[resource.NodeRecords]
+	switch {
+	case !ok || value.GetStringValue() == "false":
+		return resource.Metadata{}
+	case value.GetStringValue() == "true":
+		return resource.Metadata{Records: true}
+	}
+	s.o.Logger.Warn("records of a node not usable, it gets none", append(s.o.Describe(shorten(node.GetId())), "key", resource.NodeRecords,
+		"value", shorten(value.String()), "allowed", "true or false")...)
+	return resource.Metadata{}
+}
+
+// endDiffering ends the other streams of a node whose metadata says something else: nothing is published for them any more.
+func (s *Server) endDiffering(id string, n *node, st *stream) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, other := range n.streams {
+		if other.says != st.says {
+			other.end(status.Errorf(codes.Aborted, "node %q has opened a stream with other metadata", id))
+		}
+	}
+}
