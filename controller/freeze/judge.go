@@ -78,7 +78,8 @@ func (j *judge) next(before *Verdict, r readings) *Verdict {
 	return v
 }
 
-// frozen returns the zones that the silence of nodes freezes. A zone of one node, and nodes without a zone, go with the whole.
+// frozen returns the zones that the silence of nodes freezes: those that are lost, and while the whole is, each with a node that is silent. That half of a
+// zone is heard says nothing of the other half then.
 func (j *judge) frozen(before *Verdict, nodes partition.Reading) map[string]Kind {
 	frozen := map[string]Kind{}
 	was := func(zone string) bool {
@@ -93,17 +94,14 @@ func (j *judge) frozen(before *Verdict, nodes partition.Reading) map[string]Kind
 		}
 		return frozen
 	}
-	members, silent := map[string]int{}, map[string]bool{}
+	silent := map[string]bool{}
 	for _, m := range nodes.Members {
-		members[m.Zone]++
 		silent[m.Zone] = silent[m.Zone] || nodes.At.Sub(m.Heard) >= nodeSilence
 	}
-	for zone, n := range members {
-		lost := j.nodes[partition.Group{Zone: zone}].Latched()
-		if zone == "" || n < 2 {
-			lost = j.nodes[partition.Whole].Latched() && (silent[zone] || was(zone))
-		}
-		if lost {
+	whole := j.nodes[partition.Whole].Latched()
+	for zone, is := range silent {
+		ofItself := zone != "" && j.nodes[partition.Group{Zone: zone}].Latched()
+		if ofItself || whole && (is || was(zone)) {
 			frozen[zone] = Nodes
 		}
 	}

@@ -71,6 +71,8 @@ func TestNext(t *testing.T) {
 		"one of three such zones":        {looks: []look{{"s:a h:b h:c", "-"}}},
 		"nodes without zones":            {looks: []look{{"sss", "-"}}, want: ":nodes:10, lost nodes/ all"},
 		"a zone that is well stays so":   {looks: []look{{"sssssss:a h:b", "-"}}, want: "a:nodes:10, lost nodes/ one-zone, lost nodes/a one-zone"},
+		"half of a zone, with the mesh":  {looks: []look{{"ss:a sh:b", "-"}}, want: "a:nodes:10, b:nodes:10, lost nodes/ all, lost nodes/a all"},
+		"until the mesh is seen again":   {looks: []look{{"ss:a sh:b", "-"}, {"ss:a hh:b", "-"}}, want: "a:nodes:10, b:nodes:10, lost nodes/ one-zone, lost nodes/a one-zone"},
 		"proxies":                        {looks: []look{{"hhh:a hhh:b", "sssh:a hhhh:b"}}, want: "lost proxies/a one-zone"},
 		"proxies that may be elsewhere":  {looks: []look{{"hhh:a hhh:b", "uuuu:a uuuu:b"}}},
 		"proxies not judged":             {looks: []look{{"hhh:a", "ssss:a"}, {"hhh:a", "-"}}, want: "lost proxies/ all, lost proxies/a all"},

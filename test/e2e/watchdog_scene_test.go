@@ -63,7 +63,8 @@ spec:
       containers: [{name: machines, image: "docker.io/sonde-test/machines:1", args: ["--after=%s"]}]
 `
 
-// watchedCluster has each direction have several levels. The real controller-manager is no dependant: without it no node would become Unknown.
+// watchedCluster has each direction have several levels. The real controller-manager is no dependant: without it no node would become Unknown. By default
+// nodes expire after 30 s, and the last of them may be found so late that the first is Unknown (docs/watchdog.md, "How soon").
 const watchedCluster = `
 apiVersion: sonde.dev/v1alpha1
 kind: WatchedCluster
@@ -71,7 +72,7 @@ metadata: {name: e2e}
 spec:
   local: true
   paused: %t
-  settings: {probeInterval: 5s, initialDelay: 0s, kcmNodeMonitorGraceDuration: 40s}
+  settings: {probeInterval: 5s, initialDelay: 0s, kcmNodeMonitorGraceDuration: 40s, leaseExpiryFraction: 0.5}
   dependants:
   - {ref: {apiVersion: apps/v1, kind: Deployment, name: machines}, scaleDown: {level: 0}, scaleUp: {level: 1}}
   - {ref: {apiVersion: apps/v1, kind: Deployment, name: autoscaler}, optional: true, scaleDown: {level: 0}, scaleUp: {level: 2}}
