@@ -47,7 +47,7 @@ func (s *service) reasonOf(p *meshview.Proxy, at netip.AddrPort, r meshview.Reas
 	case meshview.LivenessHeld:
 		return livenessHeld(p)
 	case meshview.Frozen:
-		return mesh.FrozenReason + "its node is not seen, with most of its zone, so the endpoint stays though Kubernetes takes it away"
+		return mesh.FrozenReason + "its node is not seen, with most of its zone or of the mesh, so the endpoint stays though Kubernetes takes it away"
 	default:
 		return ""
 	}

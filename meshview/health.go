@@ -37,7 +37,7 @@ const (
 	ApplicationNotReady
 	// LivenessHeld means that a guarded liveness probe of the pod fails: the endpoint is Draining.
 	LivenessHeld
-	// Frozen means that the endpoint is not as Kubernetes says: its node is not seen, with most of its zone. It is Ready, or Draining.
+	// Frozen means that the endpoint is not as Kubernetes says: its node is not seen, with most of its zone or of the mesh. It is Ready, or Draining.
 	Frozen
 )
 

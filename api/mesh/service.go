@@ -53,7 +53,7 @@ type ServiceEndpoint struct {
 	// NodeName is the node of the endpoint. Default: the label sonde.dev/node of its Dataplane.
 	NodeName string          `json:"nodeName,omitempty"`
 	Health   *EndpointHealth `json:"health,omitempty"`
-	// Frozen says that Health is not what Kubernetes says, since the node and most others of its zone are not seen. No document has it.
+	// Frozen says that Health is not what Kubernetes says, since the node and most others of its zone or of the mesh are not seen. No document has it.
 	Frozen bool `json:"-"`
 }
 

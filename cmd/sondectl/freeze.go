@@ -16,7 +16,7 @@ func (c *cli) freeze() *cobra.Command {
 		Use:   "freeze --zone ZONE",
 		Short: "Keep the endpoints of a zone while its nodes are not seen",
 		Long: `Keep the endpoints of a zone that Kubernetes takes away since their nodes are not seen, until sondectl thaw: for maintenance of what connects the zone.
-The control plane does this by itself once most nodes of a zone are not seen; this is for what it cannot know. Meanwhile no restart of a guarded container
+The control plane does this by itself once most nodes of a zone or of the mesh are not seen; this is for what it cannot know. Meanwhile no restart of a guarded container
 is granted, and nothing of silent proxies is forgotten, in the whole mesh.
 
 Any replica of the control plane passes it on to the one that leads. A new leader goes on with it.`,
@@ -30,7 +30,8 @@ func (c *cli) thaw() *cobra.Command {
 		Short: "Let the endpoints of a frozen zone go, a tenth at a time",
 		Long: `Let the endpoints of a frozen zone go that Kubernetes has taken away, a tenth each three seconds; sondectl freeze stops that.
 
-A zone that the control plane has frozen by itself is not frozen again by the same loss: only once it was seen, and is lost anew.`,
+A zone that the control plane has frozen by itself is not frozen again by the same loss: only once it was seen, and the whole mesh if most of its nodes
+were not, and is lost anew.`,
 		Example: "  sondectl thaw --zone eu-west-1a",
 	})
 }

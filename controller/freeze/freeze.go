@@ -1,5 +1,5 @@
 // Package freeze tells a mesh whose nodes or proxies are gone from one that cannot be seen (package partition). The replica that leads judges; all
-// others hold what they were told last. While most nodes of a zone are not seen, its endpoints stay; while most nodes or proxies are not, nothing
+// others hold what they were told last. While most nodes of a zone or of the mesh are not seen, their endpoints stay; while most nodes or proxies are not, nothing
 // follows from their silence.
 package freeze
 

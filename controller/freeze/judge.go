@@ -42,6 +42,11 @@ type judge struct {
 func newJudge(v *Verdict) *judge {
 	lost := func(kind Kind) partition.State {
 		groups := map[partition.Group]time.Time{}
+		for _, o := range v.Orders {
+			if !o.Frozen { // what an operator has thawed is not in Lost, and not over
+				groups[partition.Whole], groups[partition.Group{Zone: o.Zone}] = o.Since, o.Since
+			}
+		}
 		for _, l := range v.Lost {
 			if l.Kind == kind {
 				groups[partition.Group{Zone: l.Zone}] = l.Since
@@ -62,13 +67,13 @@ func (j *judge) next(before *Verdict, r readings) *Verdict {
 	frozen := j.frozen(before, r.nodes)
 	v := &Verdict{}
 	for _, o := range before.Orders {
-		_, lost := frozen[o.Zone]
+		zone := partition.Group{Zone: o.Zone}
 		switch {
 		case o.Frozen:
 			frozen[o.Zone] = Operator
-		case lost || j.proxies[partition.Group{Zone: o.Zone}].Latched():
+		case blind, j.nodes[zone].Latched(), j.nodes[partition.Whole].Latched(), j.proxies[zone].Latched():
 			delete(frozen, o.Zone)
-		case !blind:
+		default:
 			continue // what it has thawed is over
 		}
 		v.Orders = append(v.Orders, o)
@@ -78,8 +83,8 @@ func (j *judge) next(before *Verdict, r readings) *Verdict {
 	return v
 }
 
-// frozen returns the zones that the silence of nodes freezes: those that are lost, and while the whole is, each with a node that is silent. That half of a
-// zone is heard says nothing of the other half then.
+// frozen returns the zones that the silence of nodes freezes: those that are lost, and while the whole is, each with a node that is silent: that half of a
+// zone is heard says nothing of the other half then. Such a zone stays frozen as long as one that was lost by itself would.
 func (j *judge) frozen(before *Verdict, nodes partition.Reading) map[string]Kind {
 	frozen := map[string]Kind{}
 	was := func(zone string) bool {
@@ -94,14 +99,20 @@ func (j *judge) frozen(before *Verdict, nodes partition.Reading) map[string]Kind
 		}
 		return frozen
 	}
+	// An operator who thaws a zone has judged the loss of the whole: it freezes no further one.
+	judged := slices.ContainsFunc(before.Orders, func(o Order) bool { return !o.Frozen })
 	silent := map[string]bool{}
 	for _, m := range nodes.Members {
 		silent[m.Zone] = silent[m.Zone] || nodes.At.Sub(m.Heard) >= nodeSilence
 	}
 	whole := j.nodes[partition.Whole].Latched()
 	for zone, is := range silent {
-		ofItself := zone != "" && j.nodes[partition.Group{Zone: zone}].Latched()
-		if ofItself || whole && (is || was(zone)) {
+		lost := whole && (was(zone) || is && !judged)
+		if s := j.nodes[partition.Group{Zone: zone}]; zone != "" {
+			stays := was(zone) && s.Members > 1 && float64(s.Silent) >= partition.LeaveFor(partition.DefaultEnter)*float64(s.Members)
+			lost = lost || s.Latched() || stays
+		}
+		if lost {
 			frozen[zone] = Nodes
 		}
 	}

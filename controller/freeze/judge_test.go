@@ -60,19 +60,30 @@ func TestNext(t *testing.T) {
 		looks  []look // one each second
 		want   string
 	}{
-		"all is well":                    {looks: []look{{"hhh:a hhh:b", "hhhh:a hhhh:b"}}},
-		"one dead node":                  {looks: []look{{"shh:a hhh:b", "hhhh:a hhhh:b"}}},
-		"one dead node of two":           {looks: []look{{"sh:a hh:b", "sshh:a hhhh:b"}}},
-		"a mesh of one node":             {looks: []look{{"s:a", "s:a"}}},
-		"a mesh of one node, no zone":    {looks: []look{{"s", "ss"}}, want: "lost proxies/ all"},
-		"a zone":                         {looks: []look{{"sss:a hhh:b", "-"}}, want: "a:nodes:10, lost nodes/a one-zone"},
-		"all zones":                      {looks: []look{{"sss:a sss:b", "-"}}, want: "a:nodes:10, b:nodes:10, lost nodes/ all, lost nodes/a all, lost nodes/b all"},
-		"zones of one node each":         {looks: []look{{"s:a s:b s:c", "-"}}, want: "a:nodes:10, b:nodes:10, c:nodes:10, lost nodes/ all"},
-		"one of three such zones":        {looks: []look{{"s:a h:b h:c", "-"}}},
-		"nodes without zones":            {looks: []look{{"sss", "-"}}, want: ":nodes:10, lost nodes/ all"},
-		"a zone that is well stays so":   {looks: []look{{"sssssss:a h:b", "-"}}, want: "a:nodes:10, lost nodes/ one-zone, lost nodes/a one-zone"},
-		"half of a zone, with the mesh":  {looks: []look{{"ss:a sh:b", "-"}}, want: "a:nodes:10, b:nodes:10, lost nodes/ all, lost nodes/a all"},
-		"until the mesh is seen again":   {looks: []look{{"ss:a sh:b", "-"}, {"ss:a hh:b", "-"}}, want: "a:nodes:10, b:nodes:10, lost nodes/ one-zone, lost nodes/a one-zone"},
+		"all is well":                   {looks: []look{{"hhh:a hhh:b", "hhhh:a hhhh:b"}}},
+		"one dead node":                 {looks: []look{{"shh:a hhh:b", "hhhh:a hhhh:b"}}},
+		"one dead node of two":          {looks: []look{{"sh:a hh:b", "sshh:a hhhh:b"}}},
+		"a mesh of one node":            {looks: []look{{"s:a", "s:a"}}},
+		"a mesh of one node, no zone":   {looks: []look{{"s", "ss"}}, want: "lost proxies/ all"},
+		"a zone":                        {looks: []look{{"sss:a hhh:b", "-"}}, want: "a:nodes:10, lost nodes/a one-zone"},
+		"all zones":                     {looks: []look{{"sss:a sss:b", "-"}}, want: "a:nodes:10, b:nodes:10, lost nodes/ all, lost nodes/a all, lost nodes/b all"},
+		"zones of one node each":        {looks: []look{{"s:a s:b s:c", "-"}}, want: "a:nodes:10, b:nodes:10, c:nodes:10, lost nodes/ all"},
+		"one of three such zones":       {looks: []look{{"s:a h:b h:c", "-"}}},
+		"nodes without zones":           {looks: []look{{"sss", "-"}}, want: ":nodes:10, lost nodes/ all"},
+		"a zone that is well stays so":  {looks: []look{{"sssssss:a h:b", "-"}}, want: "a:nodes:10, lost nodes/ one-zone, lost nodes/a one-zone"},
+		"half of a zone, with the mesh": {looks: []look{{"ss:a sh:b", "-"}}, want: "a:nodes:10, b:nodes:10, lost nodes/ all, lost nodes/a all"},
+		"while the mesh is lost":        {looks: []look{{"ss:a sh:b", "-"}, {"ss:a hh:b", "-"}}, want: "a:nodes:10, b:nodes:10, lost nodes/ one-zone, lost nodes/a one-zone"},
+		"until the mesh is seen again": {
+			looks: []look{{"shh:a ssss:b", "-"}, {"shh:a hhhh:b", "-"}, {"shh:a hhhh:b", "-"}, {"shh:a hhhh:b", "-"}}, want: "a:nodes:9, b:nodes:10",
+		},
+		"but as long as half of it is not": {
+			looks: []look{{"sh:a ssss:b", "-"}, {"sh:a hhhh:b", "-"}, {"sh:a hhhh:b", "-"}, {"sh:a hhhh:b", "-"}}, want: "a:nodes:10, b:nodes:9",
+		},
+		"a zone of one node thaws with the mesh": {
+			looks: []look{{"s:a sss:b", "-"}, {"s:a hhh:b", "-"}, {"s:a hhh:b", "-"}, {"s:a hhh:b", "-"}}, want: "a:nodes:9, b:nodes:10",
+		},
+		"nodes without a zone beside half a zone": {looks: []look{{"sss sh:b", "-"}}, want: ":nodes:10, b:nodes:10, lost nodes/ all"},
+		"unseen between":                 {looks: []look{{"ss:a sh:b", "-"}, {"!api-server-away", "-"}}, want: "a:nodes:10, b:nodes:10, lost nodes/ all, lost nodes/a all"},
 		"proxies":                        {looks: []look{{"hhh:a hhh:b", "sssh:a hhhh:b"}}, want: "lost proxies/a one-zone"},
 		"proxies that may be elsewhere":  {looks: []look{{"hhh:a hhh:b", "uuuu:a uuuu:b"}}},
 		"proxies not judged":             {looks: []look{{"hhh:a", "ssss:a"}, {"hhh:a", "-"}}, want: "lost proxies/ all, lost proxies/a all"},
@@ -102,10 +113,21 @@ func TestNext(t *testing.T) {
 			looks:  []look{{"sss:a hhh:b", "-"}}, want: "a:nodes:9, order a false",
 		},
 		"that holds until the loss is over": {
-			before: Verdict{Orders: []Order{{"a", false, epoch}}}, looks: []look{{"sss:a hhh:b", "-"}, {"hhh:a hhh:b", "-"}, {"hhh:a hhh:b", "-"}, {"hhh:a hhh:b", "-"}},
+			before: Verdict{Orders: []Order{{"a", false, epoch}}}, looks: []look{{"sss:a hhh:b", "h:a"}, {"hhh:a hhh:b", "h:a"}, {"hhh:a hhh:b", "h:a"}, {"hhh:a hhh:b", "h:a"}},
 		},
 		"and not only until nothing is read": {
 			before: Verdict{Orders: []Order{{"a", false, epoch}}}, looks: []look{{"sss:a hhh:b", "-"}, {"!api-server-away", "-"}}, want: "order a false",
+		},
+		"an order to thaw holds while the mesh is lost": {
+			before: Verdict{Orders: []Order{{"b", false, epoch}}}, looks: []look{{"ss:a sh:b", "-"}, {"ss:a hh:b", "-"}, {"ss:a sh:b", "-"}},
+			want: "a:nodes:10, lost nodes/a all, order b false",
+		},
+		"and the mesh freezes no further zone": {
+			before: Verdict{Orders: []Order{{"a", false, epoch}}}, looks: []look{{"sssssss:a hhhh:b", "-"}, {"sssssss:a shhh:b", "-"}}, want: "order a false",
+		},
+		"what the mesh has frozen before stays so": {
+			before: Verdict{Orders: []Order{{"c", false, epoch}}, Zones: []Zone{{"b", Nodes, epoch, 10}}},
+			looks:  []look{{"sshh:a sshh:b sh:c", "-"}}, want: "b:nodes:10, order c false",
 		},
 		"an operator thaws the proxies of a zone": {
 			before: Verdict{Orders: []Order{{"a", false, epoch}}}, looks: []look{{"hhh:a hhh:b", "sssss:a h:b"}}, want: "order a false",

@@ -223,6 +223,52 @@ func TestOrders(t *testing.T) {
 	})
 }
 
+// Most of the mesh is lost, with half of zone c: what an operator thaws there stays so until the mesh is seen, also by the next leader.
+func TestOrdersOfALostMesh(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.zones = append(w.zones, "c")
+		r := w.replica(t, false)
+		stop := r.lead(t, 7)
+		<-time.After(warmUp + time.Second)
+		half := func(unknown bool) {
+			w.set(func() { w.unknown["c0"], w.unknown["c1"] = unknown, unknown })
+			<-time.After(time.Minute)
+		}
+		const lost = "lost nodes/a all, lost nodes/b all, lost proxies/a all, lost proxies/b all"
+		w.lose("a")
+		w.lose("b")
+		<-time.After(time.Minute)
+		if z, _, err := r.Order("c", false); err != nil || z.Kept != 0 {
+			t.Errorf("Order() of a zone that is well = %+v, %v", z, err)
+		}
+		for _, frozen := range []bool{true, false} { // as after maintenance
+			if _, _, err := r.Order("c", frozen); err != nil {
+				t.Error(err)
+			}
+		}
+		<-time.After(time.Minute)
+		r.is(t, "a:nodes:10, b:nodes:10, lost nodes/ all, lost nodes/a all, lost nodes/b all, lost proxies/ all, lost proxies/a all, lost proxies/b all")
+		half(true)
+		if z, _, err := r.Order("c", false); err != nil || z.Kept != All-1 {
+			t.Errorf("Order() = %+v, %v", z, err)
+		}
+		const thawed = "a:nodes:10, b:nodes:10, " + lost + ", order c false"
+		half(false)
+		r.is(t, thawed)
+		stop()
+		next := w.replica(t, false)
+		next.Hear(r.Verdict())
+		stop = next.lead(t, 8)
+		half(true)
+		next.is(t, thawed)
+		w.find()
+		<-time.After(time.Minute)
+		next.is(t, "")
+		stop()
+	})
+}
+
 func TestModes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()

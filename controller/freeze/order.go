@@ -59,12 +59,18 @@ func (f *Freeze) publishOrder(l *leading, o Order) {
 			v.Orders = append(v.Orders, other)
 		}
 	}
-	if old, same := before.order(o.Zone); same && old.Frozen == o.Frozen {
+	at := slices.IndexFunc(v.Zones, func(z Zone) bool { return z.Name == o.Zone })
+	old, ordered := before.order(o.Zone)
+	ordered = ordered && old.Frozen == o.Frozen
+	if ordered {
 		o = old
 	}
-	v.Orders = append(v.Orders, o)
-	slices.SortFunc(v.Orders, func(a, b Order) int { return strings.Compare(a.Zone, b.Zone) })
-	at := slices.IndexFunc(v.Zones, func(z Zone) bool { return z.Name == o.Zone })
+	// An order to thaw holds as long as the mesh is lost, and judges that, which one of a zone that is well must not.
+	judges := !o.Frozen && (at >= 0 && v.Zones[at].By == Nodes || slices.ContainsFunc(before.Lost, func(l Loss) bool { return l.Zone == o.Zone }))
+	if o.Frozen || ordered || judges {
+		v.Orders = append(v.Orders, o)
+		slices.SortFunc(v.Orders, func(a, b Order) int { return strings.Compare(a.Zone, b.Zone) })
+	}
 	switch {
 	case o.Frozen && at < 0:
 		v.Zones = append(v.Zones, Zone{Name: o.Zone, By: Operator, Since: o.Since, Kept: All})
@@ -74,6 +80,8 @@ func (f *Freeze) publishOrder(l *leading, o Order) {
 	case at >= 0 && v.Zones[at].Kept == All:
 		v.Zones[at].Kept = All - 1
 		l.judge.stepped = o.Since
+	}
+	if judges {
 		v.Lost = slices.DeleteFunc(slices.Clone(before.Lost), func(loss Loss) bool { return loss.Zone == "" || loss.Zone == o.Zone })
 	}
 	l.publish(v)

@@ -49,7 +49,7 @@ func by(k Kind) string {
 	if k == Operator {
 		return "an operator"
 	}
-	return "the silence of most of its nodes"
+	return "the silence of most of its nodes, or of those of the mesh"
 }
 
 // event tells of a zone, "" for the whole mesh. Events of one zone with one reason are a series.

@@ -56,7 +56,7 @@ type Zone struct {
 // All of the tenths.
 const All = 10
 
-// Order of an operator: that a zone is frozen until it is thawed, or that it is thawed until what has frozen it is over.
+// Order of an operator: that a zone is frozen until it is thawed, or that it is thawed until neither it nor the whole mesh is lost.
 type Order struct {
 	Zone   string    `json:"zone"`
 	Frozen bool      `json:"frozen"`

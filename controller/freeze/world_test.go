@@ -23,6 +23,7 @@ import (
 
 // world is what replicas see: zone a has the nodes a0 to a3 with 4 proxies each, and so has zone b.
 type world struct {
+	zones    []string
 	mu       sync.Mutex
 	unknown  map[string]bool
 	away     error // why the API server does not answer
@@ -35,7 +36,7 @@ type world struct {
 }
 
 func newWorld() *world {
-	return &world{unknown: map[string]bool{}, silent: map[string]time.Time{}, streams: map[string]bool{}, complete: true, secrets: memorySecrets{}}
+	return &world{zones: []string{"a", "b"}, unknown: map[string]bool{}, silent: map[string]time.Time{}, streams: map[string]bool{}, complete: true, secrets: memorySecrets{}}
 }
 
 func (w *world) set(change func()) {
@@ -64,7 +65,7 @@ func (w *world) nodes() (map[string]Node, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	all := map[string]Node{}
-	for _, zone := range []string{"a", "b"} {
+	for _, zone := range w.zones {
 		for i := range 4 {
 			name := fmt.Sprint(zone, i)
 			all[name] = Node{Zone: zone, Unknown: w.unknown[name]}
@@ -77,7 +78,7 @@ func (w *world) proxies(now time.Time) []partition.Member {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var all []partition.Member
-	for _, zone := range []string{"a", "b"} {
+	for _, zone := range w.zones {
 		for i := range 16 {
 			m := partition.Member{Name: fmt.Sprint(zone, "-", i), Zone: zone, Heard: now}
 			if since, is := w.silent[m.Name]; is {
