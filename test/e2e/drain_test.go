@@ -54,7 +54,7 @@ func newEdge(t *testing.T) *edge {
 		d.Spec.Template.Annotations[mesh.AnnotationLBHealthPort] = strconv.Itoa(lbPort)
 		d.Spec.Template.Annotations[mesh.AnnotationLBDrainTime] = lbDrainTime.String()
 		app := &spec.Containers[0]
-		app.Args[slices.Index(app.Args, "--grace=3s")] = "--grace=" + (2 * lbDrainTime).String()
+		serveOn(spec, 2*lbDrainTime)
 		app.LivenessProbe = &corev1.Probe{
 			ProbeHandler:  corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/livez", Port: intstr.FromInt32(lbPort)}},
 			PeriodSeconds: 1, TimeoutSeconds: 3,

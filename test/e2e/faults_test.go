@@ -53,6 +53,7 @@ func newWatched(t *testing.T, labels map[string]string) *watched {
 		ProbeHandler:  corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/healthz", Port: intstr.FromInt32(portHTTP)}},
 		PeriodSeconds: 1, FailureThreshold: 30,
 	}
+	serveOn(&d.Spec.Template.Spec, 10*time.Second)
 	n.create(d, newService("web"), newPod("client", "node1"), stranger)
 	n.waitReady("client", "stranger")
 	n.waitRolledOut("web")

@@ -60,7 +60,7 @@ func (n *namespace) newFleet(app string, pods int, guarded string, edit ...func(
 		ProbeHandler:  corev1.ProbeHandler{GRPC: &corev1.GRPCAction{Port: portGRPC, Service: new("liveness")}},
 		PeriodSeconds: 1, FailureThreshold: 3,
 	}
-	c.ReadinessProbe = healthz(1)
+	c.ReadinessProbe = healthz(3) // one late check makes no pod unready
 	c.ReadinessProbe.InitialDelaySeconds = 3
 	for _, e := range edit {
 		e(&d.Spec.Template)

@@ -116,7 +116,7 @@ func (n *namespace) checkPreStop(pod string) {
 	if err := cluster.client.CoreV1().Pods(n.name).Delete(n.t.Context(), pod, metav1.DeleteOptions{}); err != nil {
 		n.t.Fatal(err)
 	}
-	n.wait(3*time.Second, "the call of the preStop hook", func() error {
+	n.wait(30*time.Second, "the call of the preStop hook", func() error {
 		var counts map[string]int64
 		if err := a.try(http.MethodGet, "/counts", nil, &counts); err != nil {
 			return err
@@ -202,7 +202,12 @@ func TestReadinessGate(t *testing.T) {
 		return nil
 	})
 	client := n.app("client")
+	n.waitEndpointReady("gated", false)
 	n.waitInstances(client, "other")
+	pass(t, 5*time.Second) // it stays so
+	if err := client.instances("other"); err != nil {
+		t.Error(err)
+	}
 	p := n.pod("gated")
 	p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: gate, Status: corev1.ConditionTrue})
 	if _, err := cluster.client.CoreV1().Pods(n.name).UpdateStatus(t.Context(), p, metav1.UpdateOptions{}); err != nil {

@@ -137,40 +137,45 @@ func (n *namespace) annotate(pod, annotation, value string) {
 }
 
 // TestGuardedPace has the liveness of two pods fail which may restart at once, as the budget is free: the guarded one has failed at most once more than
-// natively when the kubelet restarts it.
+// natively when the kubelet restarts it. On a machine that stands still for seconds a grant, or an answer, is late: there are several attempts.
 func TestGuardedPace(t *testing.T) {
 	t.Parallel()
 	n := newNamespace(t, injected)
 	const threshold = 2
-	checks := map[string]int64{}
-	for name, guarded := range map[string]string{"guarded": "enabled", "native": "disabled"} {
-		p := newPod(name, "node2")
-		p.Annotations[mesh.AnnotationGuardedLiveness] = guarded
-		p.Spec.Containers[0].ReadinessProbe = nil // it asks the same
-		p.Spec.Containers[0].LivenessProbe = healthz(threshold)
-		p.Spec.Containers[0].LivenessProbe.PeriodSeconds = 5
-		n.create(p)
+	for attempt := 1; attempt <= attempts; attempt++ {
+		guarded := n.checksUntilRestart(fmt.Sprint("guarded-", attempt), "enabled", threshold)
+		native := n.checksUntilRestart(fmt.Sprint("native-", attempt), "disabled", threshold)
+		t.Logf("checks until the restart: %d guarded, %d not", guarded, native)
+		if native >= threshold-1 && (guarded <= native+1 || guarded <= threshold+1) {
+			return
+		}
 	}
-	n.waitReady("guarded", "native")
-	for _, name := range []string{"guarded", "native"} {
-		a := n.app(name)
-		n.wait(readyLimit, "the application of "+name, func() error { return a.try(http.MethodGet, "/counts", nil, nil) })
-		n.setHealthz(name, http.StatusInternalServerError)
-		before, now := a.counts()["/healthz"], int64(0)
-		n.waitPod(name, time.Minute, "restarted", func(p *corev1.Pod) error {
-			if restarts := status(p, "app").RestartCount; restarts > 0 {
-				return nil
-			}
-			var counts map[string]int64
-			if err := a.try(http.MethodGet, "/counts", nil, &counts); err == nil { // else it has ended
-				now = max(now, counts["/healthz"])
-			}
-			return fmt.Errorf("it has failed %d times", now-before)
-		})
-		checks[name] = now - before
-	}
-	t.Logf("checks until the restart: %v", checks)
-	if checks["native"] < threshold-1 || checks["guarded"] > checks["native"]+1 && checks["guarded"] > threshold+1 {
-		t.Errorf("checks until the restart: %v", checks)
-	}
+	t.Errorf("%d times the guarded container was checked more often", attempts)
+}
+
+// checksUntilRestart returns how often the failing liveness of a new pod is checked until its container restarts.
+func (n *namespace) checksUntilRestart(name, guarded string, threshold int32) int64 {
+	n.t.Helper()
+	p := newPod(name, "node2")
+	p.Annotations[mesh.AnnotationGuardedLiveness] = guarded
+	p.Spec.Containers[0].ReadinessProbe = nil // it asks the same
+	p.Spec.Containers[0].LivenessProbe = healthz(threshold)
+	p.Spec.Containers[0].LivenessProbe.PeriodSeconds = 5
+	n.create(p)
+	n.waitReady(name)
+	a := n.app(name)
+	n.wait(readyLimit, "the application of "+name, func() error { return a.try(http.MethodGet, "/counts", nil, nil) })
+	n.setHealthz(name, http.StatusInternalServerError)
+	before, now := a.counts()["/healthz"], int64(0)
+	n.waitPod(name, time.Minute, "restarted", func(p *corev1.Pod) error {
+		if restarts := status(p, "app").RestartCount; restarts > 0 {
+			return nil
+		}
+		var counts map[string]int64
+		if err := a.try(http.MethodGet, "/counts", nil, &counts); err == nil { // else it has ended
+			now = max(now, counts["/healthz"])
+		}
+		return fmt.Errorf("it has failed %d times", now-before)
+	})
+	return now - before
 }

@@ -27,9 +27,8 @@ const modeLabel = mesh.AnnotationVirtualProbesMode
 func TestAloneModesRoll(t *testing.T) {
 	n := newNamespace(t, injected)
 	d := newDeployment("web", 3, map[string]string{modeLabel: "per-port"})
-	app := &d.Spec.Template.Spec.Containers[0]
-	probeInAllWays(app)
-	app.Args[slices.Index(app.Args, "--grace=3s")] = "--grace=10s" // clients may see late, on a busy machine, that a pod goes
+	probeInAllWays(&d.Spec.Template.Spec.Containers[0])
+	serveOn(&d.Spec.Template.Spec, 10*time.Second)
 	stranger := newPod("stranger", "node1")
 	stranger.Labels[join] = "disabled"
 	stop := n.watchModes("web")

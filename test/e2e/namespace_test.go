@@ -168,7 +168,7 @@ func (n *namespace) createOne(client dynamic.Interface, u *unstructured.Unstruct
 		return err
 	}
 	n.ends = append(n.ends, func(ctx context.Context) {
-		wait(n.t, time.Minute, "the end of "+u.GetKind()+" "+u.GetName(), func() error { // a Mesh in use is not deleted
+		wait(n.t, catchUp, "the end of "+u.GetKind()+" "+u.GetName(), func() error { // a Mesh in use is not deleted
 			if err := resource.Delete(ctx, u.GetName(), metav1.DeleteOptions{}); !apierrors.IsNotFound(err) {
 				return err
 			}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"testing"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -51,8 +52,10 @@ func (n *namespace) roll() map[string]harness.Report {
 	client.Labels[join], still.Labels[join] = value, value
 	stranger := newPod("stranger", "node1")
 	stranger.Labels[join] = "disabled"
-	n.create(client, stranger, still, newService("still"), newService(rolled), newService(never),
-		newDeployment(rolled, 3, map[string]string{join: "disabled"}), newDeployment(never, 2, map[string]string{join: "disabled"}))
+	joins, stays := newDeployment(rolled, 3, map[string]string{join: "disabled"}), newDeployment(never, 2, map[string]string{join: "disabled"})
+	serveOn(&joins.Spec.Template.Spec, 10*time.Second)
+	serveOn(&stays.Spec.Template.Spec, 10*time.Second)
+	n.create(client, stranger, still, newService("still"), newService(rolled), newService(never), joins, stays)
 	n.waitReady("client", "stranger", "still")
 	n.waitRolledOut(rolled)
 	n.waitRolledOut(never)
@@ -158,7 +161,7 @@ func (n *namespace) waitRolledOutAs(name, labels string) {
 var kinds = []string{"http", "http-new", "http2", "post", "post-new", "grpc"}
 
 // manners are how applications end: at once, or when a pod's clients have had time to go elsewhere. By the flag --grace.
-var manners = map[string]string{"abrupt": "0s", "polite": "3s"}
+var manners = map[string]time.Duration{"abrupt": 0, "polite": 3 * time.Second}
 
 // TestRolls replaces the pods of applications that end on SIGTERM, each in its manner, three times, under load from outside the mesh and from
 // inside. What fails without a mesh may fail in it. A call that no application has seen is answered with 503 only if it comes before the sidecar
@@ -195,13 +198,12 @@ func compareRolls(t *testing.T, from string, inMesh, plain map[string]harness.Re
 }
 
 // rollAll replaces the pods of a Deployment, all of them each time, and returns the reports of all loads.
-func (n *namespace) rollAll(name, grace string) map[string]harness.Report {
+func (n *namespace) rollAll(name string, grace time.Duration) map[string]harness.Report {
 	n.t.Helper()
 	client, stranger := newPod("client", "node1"), newPod("stranger", "node1")
 	stranger.Labels[join] = "disabled"
 	d := newDeployment(name, 3, nil)
-	app := &d.Spec.Template.Spec.Containers[0]
-	app.Args[slices.Index(app.Args, "--grace=3s")] = "--grace=" + grace
+	serveOn(&d.Spec.Template.Spec, grace)
 	n.create(client, stranger, newService(name), d)
 	n.waitReady("client", "stranger")
 	n.waitRolledOut(name)

@@ -169,16 +169,7 @@ func (n *namespace) breakSeed() history {
 	busybox, client := n.app("busybox"), n.app("client")
 	n.waitInstances(client, "busybox", "other")
 
-	busybox.do(http.MethodPut, "/http", url.Values{"status": {"500"}}, nil)
-	n.waitPod("busybox", readyLimit, "not Ready by HTTP 500", isNotReady)
-	n.waitEndpointReady("busybox", false)
-	n.waitInstances(client, "other")
-	n.waitEvent("busybox", "Unhealthy", "Readiness probe failed", "500")
-	busybox.do(http.MethodPut, "/http", url.Values{"status": {"200"}}, nil)
-	n.waitReady("busybox")
-	n.waitEndpointReady("busybox", true)
-	n.waitInstances(client, "busybox", "other")
-
+	// First what is counted by events: a kubelet drops those of a pod beyond 25.
 	busybox.do(http.MethodPut, "/grpc", url.Values{"service": {"liveness"}, "status": {"NOT_SERVING"}}, nil)
 	n.waitPod("busybox", 2*readyLimit, "restarted by gRPC NOT_SERVING", func(p *corev1.Pod) error {
 		if c := status(p, "busybox").RestartCount; c != 1 {
@@ -190,6 +181,19 @@ func (n *namespace) breakSeed() history {
 	if failures := n.countEvents("Unhealthy", "Liveness probe failed"); failures < 3 {
 		n.t.Errorf("the kubelet restarted it after %d failures, want its threshold 3", failures)
 	}
+	n.waitEndpointReady("busybox", true)
+	n.waitInstances(client, "busybox", "other")
+
+	busybox.do(http.MethodPut, "/http", url.Values{"status": {"500"}}, nil)
+	n.waitPod("busybox", readyLimit, "not Ready by HTTP 500", isNotReady)
+	n.waitEndpointReady("busybox", false)
+	n.waitInstances(client, "other")
+	n.waitEvent("busybox", "Unhealthy", "Readiness probe failed", "500")
+	busybox.do(http.MethodPut, "/http", url.Values{"status": {"200"}}, nil)
+	n.waitReady("busybox")
+	n.waitEndpointReady("busybox", true)
+	n.waitInstances(client, "busybox", "other")
+
 	for _, s := range statuses(n.pod("busybox")) {
 		if s.Name != "busybox" && s.RestartCount > 0 {
 			n.t.Errorf("container %s was restarted, too", s.Name)
@@ -213,25 +217,29 @@ func (n *namespace) countEvents(reason, word string) (count int32) {
 	return count
 }
 
-// waitInstances waits until calls of the Service are answered by these pods and no others.
+// waitInstances waits until calls of the Service are answered by these pods, and no others.
 func (n *namespace) waitInstances(client app, want ...string) {
 	n.t.Helper()
+	n.wait(20*time.Second, "answers of "+strings.Join(want, ", "), func() error { return client.instances(want...) })
+}
+
+// instances is nil if some calls of the Service are answered by these pods, and no others.
+func (a app) instances(want ...string) error {
+	a.t.Helper()
 	const calls = 12
-	n.wait(20*time.Second, "answers of "+strings.Join(want, ", "), func() error {
-		var seen []string
-		for range calls {
-			if c := client.call("http://busybox:6851/"); c.Status == http.StatusOK {
-				seen = append(seen, c.answer(n.t).Instance)
-			} else {
-				return fmt.Errorf("one call got %+v", c)
-			}
+	var seen []string
+	for range calls {
+		c := a.call("http://busybox:6851/")
+		if c.Status != http.StatusOK {
+			return fmt.Errorf("one call got %+v", c)
 		}
-		slices.Sort(seen)
-		if seen = slices.Compact(seen); !slices.Equal(seen, want) {
-			return fmt.Errorf("%d calls were answered by %v", calls, seen)
-		}
-		return nil
-	})
+		seen = append(seen, c.answer(a.t).Instance)
+	}
+	slices.Sort(seen)
+	if seen = slices.Compact(seen); !slices.Equal(seen, want) {
+		return fmt.Errorf("%d calls were answered by %v", calls, seen)
+	}
+	return nil
 }
 
 // waitEndpointReady waits until the EndpointSlices say of a pod that it is ready, or not.

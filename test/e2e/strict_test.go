@@ -70,14 +70,26 @@ func TestStrict(t *testing.T) {
 	address := n.host("busybox")
 
 	t.Run("a plain request is refused", func(t *testing.T) {
-		for _, url := range []string{"http://%s:6851/", "http://%s:6851/healthz", "http://%s:6852/", "http://%s:6853/"} {
+		for _, url := range []string{"http://%s:6851/", "http://%s:6851/healthz"} {
 			if c := stranger.call(url, address); c.Error == "" {
 				t.Errorf("%s answered a stranger: %+v", fmt.Sprintf(url, address), c)
 			}
 		}
-		if c := stranger.call("http://busybox.%s:6851/", n.name); c.Error == "" {
-			t.Errorf("the Service answered a stranger: %+v", c)
+		for kind, port := range map[string]int{"grpc": 6852, "tcp": 6853} {
+			if r := stranger.startLoad(kind, fmt.Sprintf("%s:%d", address, port)).stop(); r.Failed < r.Calls {
+				t.Errorf("port %d answered a stranger: %v", port, r)
+			}
 		}
+		n.wait(catchUp, "the Service to have an endpoint that hangs up", func() error {
+			c := stranger.call("http://busybox.%s:6851/", n.name)
+			if c.Error == "" {
+				t.Fatalf("the Service answered a stranger: %+v", c)
+			}
+			if !strings.Contains(c.Error, "EOF") && !strings.Contains(c.Error, "reset by peer") { // kube-proxy does not know it yet
+				return errors.New(c.Error)
+			}
+			return nil
+		})
 	})
 	t.Run("the virtual port answers declared probes alone", func(t *testing.T) {
 		for path, want := range map[string]int{
