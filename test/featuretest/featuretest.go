@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/identity/secret/secrettest"
 	"github.com/sonde-mesh/sonde/internal/waittest"
 	"github.com/sonde-mesh/sonde/store"
 	"github.com/sonde-mesh/sonde/xds"
@@ -31,8 +32,10 @@ const (
 // Feature is a running control plane and the content of its store.
 type Feature struct {
 	t *testing.T
-	// directory of the case, state directory, and watched directory, which is empty if there is none.
-	directory, state, watched string
+	// directory of the case, and watched directory, which is empty if there is none.
+	directory, watched string
+	// kept is what a state directory has. It is in memory: no scenario is about a disk, which may stall for longer than the control plane waits.
+	kept secrettest.Records
 
 	objects map[mesh.Key]mesh.Object
 	plane   *plane
@@ -69,7 +72,7 @@ func Watch(t *testing.T, name string) *Feature {
 func newFeature(t *testing.T, name string) *Feature {
 	t.Helper()
 	f := &Feature{
-		t: t, directory: filepath.Join("testdata", name), state: filepath.Join(t.TempDir(), "state"),
+		t: t, directory: filepath.Join("testdata", name), kept: secrettest.Records{Memory: &secrettest.Memory{}},
 		objects: map[mesh.Key]mesh.Object{},
 	}
 	t.Cleanup(func() { f.Stop() })
@@ -78,7 +81,7 @@ func newFeature(t *testing.T, name string) *Feature {
 
 func (f *Feature) run() {
 	f.t.Helper()
-	f.plane = startPlane(f.t, f.state, f.watched)
+	f.plane = startPlane(f.t, f.kept, f.watched)
 	if f.watched == "" {
 		for _, k := range f.keys() {
 			f.plane.Builder.Set(sourceStore, f.objects[k])
@@ -103,7 +106,7 @@ func (f *Feature) Stop() {
 	}
 }
 
-// Restart ends the control plane and runs a new one with the same state directory and store. Puts between Stop and Restart are
+// Restart ends the control plane and runs a new one with the same state and store. Puts between Stop and Restart are
 // changes in the meantime.
 func (f *Feature) Restart() {
 	f.t.Helper()

@@ -47,7 +47,7 @@ func (f *Feature) Forge(proxy string, spiffeIDs ...string) (*tls.Config, error) 
 // signing returns the CA that signs the certificates of mesh default.
 func (f *Feature) signing() (*ca.CA, error) {
 	const file = "meshes/" + mesh.DefaultMesh + "/ca.json"
-	data, err := f.plane.state.Read(file)
+	data, err := f.kept.Read(file)
 	if err != nil {
 		return nil, err
 	}

@@ -2,7 +2,6 @@ package featuretest
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"net"
 	"testing"
@@ -13,6 +12,7 @@ import (
 	"github.com/sonde-mesh/sonde/controlplane"
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/identity/mtls"
+	"github.com/sonde-mesh/sonde/identity/secret/secrettest"
 	"github.com/sonde-mesh/sonde/identity/serving"
 	"github.com/sonde-mesh/sonde/meshview"
 	"github.com/sonde-mesh/sonde/store"
@@ -31,7 +31,6 @@ const (
 type plane struct {
 	*controlplane.Pipeline
 	log       *slog.Logger
-	state     *store.State
 	authority *identity.Authority
 	serving   *serving.Certificate
 	dir       *store.Dir // nil unless a directory is watched
@@ -42,17 +41,14 @@ type plane struct {
 	group  *errgroup.Group
 }
 
-func startPlane(t *testing.T, stateDirectory, watched string) *plane {
+func startPlane(t *testing.T, kept secrettest.Records, watched string) *plane {
 	t.Helper()
 	p := &plane{log: logger(t), applied: make(chan struct{}, 1)}
 	var err error
-	if p.state, err = store.OpenState(stateDirectory); err != nil {
+	if p.authority, err = identity.New(t.Context(), identity.Options{Secrets: kept.Memory, Records: kept, Logger: p.log}); err != nil {
 		t.Fatal(err)
 	}
-	if p.authority, err = identity.New(t.Context(), identity.Options{Secrets: p.state.Secrets(), Records: p.state, Logger: p.log}); err != nil {
-		t.Fatal(err)
-	}
-	if p.serving, err = serving.Open(t.Context(), serving.Options{Storage: p.state.Secrets()}); err != nil {
+	if p.serving, err = serving.Open(t.Context(), serving.Options{Storage: kept.Memory}); err != nil {
 		t.Fatal(err)
 	}
 	credentials, err := mtls.New(mtls.Options{TLS: p.serving.TLS(), Verifier: p.authority, Logger: p.log})
@@ -128,7 +124,7 @@ func (p *plane) serve(ctx context.Context, listener net.Listener, c *mtls.Creden
 
 func (p *plane) stop(t *testing.T) {
 	p.cancel()
-	if err := errors.Join(p.group.Wait(), p.state.Close()); err != nil {
+	if err := p.group.Wait(); err != nil {
 		t.Errorf("stop the control plane: %v", err)
 	}
 }
