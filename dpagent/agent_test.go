@@ -74,9 +74,24 @@ func options(t testing.TB, cp *controlPlane) dpagent.Options {
 	}
 	return dpagent.Options{
 		ControlPlane: cp.address, CAFile: cp.caFile, Name: "web-1", Mesh: mesh.DefaultMesh, TokenFile: token, AdminAddress: "127.0.0.1:0",
-		DrainTime: 10 * time.Second, EnvoyPath: envoyPath(t), WorkDir: filepath.Join(t.TempDir(), "work"), Concurrency: 1,
+		DrainTime: 10 * time.Second, EnvoyPath: envoyPath(t), WorkDir: filepath.Join(memoryDir(t), "work"), Concurrency: 1,
 		Version: "test",
 	}
+}
+
+// memoryDir returns a directory in memory where the system has such, as the agent waits for its disk no longer than five seconds.
+func memoryDir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "dpagent-test-")
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
 }
 
 func newAgent(t testing.TB, o dpagent.Options) (*dpagent.Agent, error) {
