@@ -14,7 +14,7 @@ import (
 // has, and alive for longer.
 func TestAgentDiskIsStuck(t *testing.T) {
 	t.Parallel()
-	m := newMesh(t, shortLife)
+	m := newMesh(t, 30*time.Second)
 	lb, err := m.FreeAddress()
 	must(t, err)
 	_, port, _ := strings.Cut(lb, ":")
@@ -30,7 +30,7 @@ func TestAgentDiskIsStuck(t *testing.T) {
 	ready, alive, balancer := "http://"+p.Admin+"/readyz", "http://"+p.Admin+"/livez", "http://"+lb+"/healthz"
 	identity, err := p.Identity()
 	must(t, err)
-	for time.Until(identity.Leaf.NotAfter) > 2*time.Second {
+	for time.Until(identity.Leaf.NotAfter) > 6*time.Second { // the renewal is due 8.5 s before the end at the latest
 		must(t, ask(t.Context(), ready))
 		must(t, ask(t.Context(), balancer))
 		time.Sleep(100 * time.Millisecond)
