@@ -346,7 +346,7 @@ func TestProbesWhileDraining(t *testing.T) {
 	received(t, application.requests)
 
 	held := s.connect(t, s.inbound)
-	_, err := io.WriteString(held, "GET /x?after=1500ms HTTP/1.1\r\nHost: busybox\r\nConnection: close\r\n\r\n")
+	_, err := io.WriteString(held, "GET /x?after=6s HTTP/1.1\r\nHost: busybox\r\nConnection: close\r\n\r\n")
 	must(t, err)
 	received(t, application.requests)
 	must(t, syscall.Kill(s.p.Agent.PID(), syscall.SIGTERM))
