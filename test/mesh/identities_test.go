@@ -14,8 +14,9 @@ import (
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
-// warmLimit is how long Envoy may take until it uses a changed Cluster. It takes 15 s if nobody sends the endpoints again.
-const warmLimit = time.Second
+// warmLimit is how long Envoy may take until it uses a changed Cluster, and the test until it sees that. It takes 15 s if nobody sends the endpoints
+// again.
+const warmLimit = 5 * time.Second
 
 // TestSecondWorkload has a proxy of another workload join a service again and again, under load. Each time the service's
 // endpoints and the identities that its clients accept change in one step. Then only the identities change: the Cluster is
