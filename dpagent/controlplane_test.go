@@ -321,10 +321,10 @@ func (cp *controlPlane) Session(stream agentv1.AgentService_SessionServer) error
 	}
 }
 
-// expect returns the first message that is wanted.
+// expect returns the first message that is wanted. After the control plane was away, the next session is up to 10 s later.
 func (cp *controlPlane) expect(wanted func(*agentv1.AgentMessage) bool) *agentv1.AgentMessage {
 	cp.t.Helper()
-	timeout := time.NewTimer(15 * time.Second)
+	timeout := time.NewTimer(30 * time.Second)
 	defer timeout.Stop()
 	for {
 		select {
@@ -333,7 +333,7 @@ func (cp *controlPlane) expect(wanted func(*agentv1.AgentMessage) bool) *agentv1
 				return m
 			}
 		case <-timeout.C:
-			cp.t.Fatal("no such message of the agent within 15s")
+			cp.t.Fatal("no such message of the agent within 30s")
 		}
 	}
 }

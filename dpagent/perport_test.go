@@ -11,10 +11,10 @@ import (
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 )
 
-// portIs waits until a port accepts connections, or until it does not.
+// portIs waits until a port accepts connections, or until it does not. After the control plane was away, the next session is up to 10 s later.
 func portIs(t testing.TB, at string, open bool) {
 	t.Helper()
-	eventually(t, 10*time.Second, func() string {
+	eventually(t, 30*time.Second, func() string {
 		c, err := net.Dial("tcp", at)
 		if err == nil {
 			_ = c.Close()

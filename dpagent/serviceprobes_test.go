@@ -74,7 +74,7 @@ func TestServiceProbes(t *testing.T) {
 	cp.stop() // and one that is too old has the probes ended
 	cp.set(func() { cp.features = nil })
 	cp.start()
-	eventually(t, 10*time.Second, func() string {
+	eventually(t, 30*time.Second, func() string {
 		if _, body := r.get("/metrics"); strings.Contains(body, "sonde_service_probe_ready{") {
 			return "the probe goes on"
 		}
