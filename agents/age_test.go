@@ -15,11 +15,14 @@ import (
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
+// moving is the grace for agents that move by themselves, which they must do within that.
+const moving = 5 * time.Second
+
 // aging returns a control plane whose connections end soon, and an agent that has joined there.
-func aging(t *testing.T) (*harness, *agent) {
+func aging(t *testing.T, grace time.Duration) (*harness, *agent) {
 	t.Helper()
 	h := newHarness(t, nil)
-	h.age = 1500 * time.Millisecond
+	h.age, h.grace = 4*time.Second, grace
 	h.restart()
 	h.fill("web-1")
 	a := h.agent("web-1")
@@ -51,16 +54,19 @@ func (a *agent) move() {
 // TestAgentMoves checks that an agent whose connection has reached its age is neither lost nor news, whether it moves by itself or not.
 func TestAgentMoves(t *testing.T) {
 	t.Parallel()
-	tests := map[string]func(*agent){
-		"by itself":                (*agent).move,
-		"when the connection ends": func(a *agent) { _ = a.ending() }, // as earlier agents do
+	tests := map[string]struct {
+		grace time.Duration
+		end   func(*agent)
+	}{
+		"by itself":                {moving, (*agent).move},
+		"when the connection ends": {500 * time.Millisecond, func(a *agent) { _ = a.ending() }}, // as earlier agents do
 	}
-	for name, end := range tests {
+	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h, a := aging(t)
+			h, a := aging(t, tc.grace)
 			for range 2 {
-				end(a)
+				tc.end(a)
 				h.eventually("the session has ended", func() bool { return h.phase() != adminv1.AgentState_CONNECTED })
 				if got := h.phase(); got != adminv1.AgentState_RECONNECTING {
 					t.Errorf("state is %s, want RECONNECTING", got)
@@ -81,7 +87,7 @@ func TestAgentMoves(t *testing.T) {
 			}
 			other := h.agent("web-1") // another process is news
 			other.key, other.leaf, other.bundle, other.instance = a.key, a.leaf, a.bundle, "process-2"
-			end(a)
+			tc.end(a)
 			h.eventually("the session has ended", func() bool { return h.phase() != adminv1.AgentState_CONNECTED })
 			other.connect(false)
 			if connected := h.log.Lines(`msg="agent connected"`); len(connected) != 2 {
@@ -94,7 +100,7 @@ func TestAgentMoves(t *testing.T) {
 // TestQueryGoesOnWhileTheAgentMoves has an agent get a query, move, and answer it then.
 func TestQueryGoesOnWhileTheAgentMoves(t *testing.T) {
 	t.Parallel()
-	h, a := aging(t)
+	h, a := aging(t, moving)
 	q := h.query(t.Context(), "web-1")
 	id := a.asked()
 	a.move()
@@ -111,8 +117,8 @@ func TestQueryGoesOnWhileTheAgentMoves(t *testing.T) {
 // TestQueryOfAnAgentThatMovesAway checks that a caller learns that the agent has gone, and did not just take too long.
 func TestQueryOfAnAgentThatMovesAway(t *testing.T) {
 	t.Parallel()
-	h, a := aging(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	h, a := aging(t, moving)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	done := make(chan error, 1)
 	go func() {

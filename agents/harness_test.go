@@ -39,10 +39,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-const (
-	patience = 10 * time.Second
-	ageGrace = 500 * time.Millisecond
-)
+const patience = 10 * time.Second
 
 // harness is a control plane with real gRPC, TLS, state directory and builder. It can be stopped and started again.
 type harness struct {
@@ -53,8 +50,8 @@ type harness struct {
 	apply func(meshview.Change)
 	// pods says that the source knows which proxies there are, as Kubernetes does: nothing is recorded.
 	pods bool
-	// age of connections, with a grace of ageGrace. Default: they do not age.
-	age time.Duration
+	// age of connections, and the grace for their calls after that. Default: they do not age.
+	age, grace time.Duration
 	// ahead is how far the control plane's clock is ahead of the real one.
 	ahead atomic.Int64
 
@@ -156,7 +153,7 @@ func (h *harness) start() {
 		h.t.Fatal(err)
 	}
 	g := grpc.NewServer(append(c.ServerOptions(),
-		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: h.age, MaxConnectionAgeGrace: ageGrace}))...)
+		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: h.age, MaxConnectionAgeGrace: h.grace}))...)
 	h.server.Register(g)
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
