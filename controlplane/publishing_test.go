@@ -119,6 +119,7 @@ func TestPublishingWaitsForClients(t *testing.T) {
 	envoy.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: string(resource.Endpoint), ResourceNamesSubscribe: []string{clusters.GetResources()[0].GetName()}})
 	envoy.ack(envoy.receive())
 
+	changed := time.Now()
 	p.Builder.Set("test", api(true))
 	if ids := <-told; !slices.Equal(ids, []mesh.ID{"default/api-1"}) {
 		t.Errorf("told of %v", ids)
@@ -126,18 +127,21 @@ func TestPublishingWaitsForClients(t *testing.T) {
 	endpoints := envoy.receive()
 	select {
 	case <-taken:
-		t.Error("taken, and the client has not answered")
+		if took := time.Since(changed); took < awaitLimit { // else this machine was busy for that long
+			t.Errorf("taken after %s, and the client has not answered", took)
+		}
+		taken <- struct{}{}
 	case <-time.After(quietTime):
 	}
 	envoy.ack(endpoints)
 	within("with the answer")
 
+	began := time.Now()
 	p.Builder.Set("test", api(false))
 	<-told
 	envoy.receive()
-	began := time.Now()
 	within("of a client that does not answer")
-	if took := time.Since(began); took < awaitLimit/2 {
+	if took := time.Since(began); took < awaitLimit {
 		t.Errorf("taken after %s without an answer, want %s", took, awaitLimit)
 	}
 }
