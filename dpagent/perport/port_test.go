@@ -28,12 +28,16 @@ func TestPortIsOpenWhileTheApplicationIs(t *testing.T) {
 	s.Set(only(perport.Port{Address: at, Application: app.at}))
 	for range 2 {
 		eventually(t, patience, func() error { return isOpen(t.Context(), at) })
+		before := s.verdicts("failure")
 		app.stop()
-		stopped := time.Now()
-		eventually(t, patience, func() error { return isClosed(t.Context(), at) })
-		if after := time.Since(stopped); after > 2*time.Second {
-			t.Errorf("the port is closed %s after that of the application", after)
-		}
+		eventually(t, patience, func() error {
+			failed := s.verdicts("failure") - before
+			err := isClosed(t.Context(), at)
+			if err != nil && failed > 1 { // the second check comes after what the first has led to
+				t.Fatalf("after %v checks that have failed: %v", failed, err)
+			}
+			return err
+		})
 		if err := s.Ready(t.Context()); err != nil {
 			t.Errorf("Ready() = %v: an application that is closed is no fault of the agent", err)
 		}
@@ -58,15 +62,18 @@ func TestApplicationIsAskedOnceASecond(t *testing.T) {
 	s, at, app := start(t), freeAddress(t), apply(t, freeAddress(t))
 	s.Set(only(perport.Port{Address: at, Application: app.at}))
 	eventually(t, patience, func() error { return isOpen(t.Context(), at) })
+	began := time.Now()
 	before, _ := app.seen()
 	for range 20 { // callers make no difference
 		if err := isOpen(t.Context(), at); err != nil {
 			t.Fatal(err)
 		}
 	}
-	<-time.After(1500 * time.Millisecond)
-	if after, _ := app.seen(); after-before > 2 || after == before {
-		t.Errorf("%d connections in 1.5 s, want 1 or 2", after-before)
+	<-time.After(4 * time.Second)
+	after, _ := app.seen()
+	took := time.Since(began)
+	if most := int(took/time.Second) + 2; after-before > most || after == before { // one may be under way, and one be late
+		t.Errorf("%d connections in %s, want 1 to %d", after-before, took, most)
 	}
 }
 
