@@ -13,6 +13,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -63,7 +64,8 @@ func newAuthority(t testing.TB) (*store.State, *identity.Authority) {
 	return state, a
 }
 
-func serve(t testing.TB, l limits, more ...grpc.ServerOption) *served {
+// newServed has the credentials, and no server.
+func newServed(t testing.TB, l limits) *served {
 	t.Helper()
 	s := &served{t: t, registry: prometheus.NewRegistry(), callers: make(chan identity.Peer, 100)}
 	state, authority := newAuthority(t)
@@ -84,6 +86,12 @@ func serve(t testing.TB, l limits, more ...grpc.ServerOption) *served {
 		t.Fatal(err)
 	}
 	s.credentials = c
+	return s
+}
+
+func serve(t testing.TB, l limits, more ...grpc.ServerOption) *served {
+	t.Helper()
+	s := newServed(t, l)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -97,7 +105,7 @@ func serve(t testing.TB, l limits, more ...grpc.ServerOption) *served {
 		s.callers <- p
 		return handler(srv, stream)
 	}
-	g := grpc.NewServer(append(append(c.ServerOptions(), grpc.StreamInterceptor(who)), more...)...)
+	g := grpc.NewServer(append(append(s.credentials.ServerOptions(), grpc.StreamInterceptor(who)), more...)...)
 	healthv1.RegisterHealthServer(g, health.NewServer())
 	var running sync.WaitGroup
 	running.Go(func() { _ = g.Serve(listener) })
@@ -210,36 +218,64 @@ func issue(t testing.TB, a *identity.Authority, meshName string, validity time.D
 	return tls.Certificate{Certificate: c.Chain, PrivateKey: key}, c
 }
 
-func TestConnectionEndsBeforeItsCertificate(t *testing.T) {
-	s := serve(t, limits{})
-	lasting, _ := s.certificate(time.Hour)
-	other := s.watch(s.tls(lasting))
-	s.caller()
-	pair, short := s.certificate(4 * time.Second)
-	end := s.watch(s.tls(pair))
-	if got := s.caller(); got.ID() != "default/web-1" || got.Serial != short.Serial {
-		t.Fatalf("caller = %+v, want default/web-1 with serial %s", got, short.Serial)
+// pipe connects a client with this certificate, and returns who it is for the server, and when and why the server ends the connection.
+func (s *served) pipe(pair tls.Certificate) (identity.Peer, <-chan ended) {
+	s.t.Helper()
+	raw, server := net.Pipe()
+	client := tls.Client(raw, s.tls(pair))
+	end := make(chan ended, 1)
+	var reading sync.WaitGroup
+	reading.Go(func() {
+		_, err := client.Read(make([]byte, 1))
+		end <- ended{time.Now(), err}
+	})
+	conn, auth, err := s.credentials.ServerHandshake(server)
+	if err != nil {
+		s.t.Fatal(err)
 	}
-	select {
-	case e := <-end:
-		if left := short.NotAfter.Sub(e.at); left <= 0 || left > 2*time.Second {
-			t.Errorf("the connection ended %s before its certificate of 4s, want from the last half on", left)
-		}
-	case <-time.After(patience):
-		t.Fatal("the connection goes on")
+	s.t.Cleanup(func() {
+		_ = conn.Close()
+		reading.Wait()
+	})
+	if err := server.SetDeadline(time.Time{}); err != nil { // as gRPC does
+		s.t.Fatal(err)
 	}
-	select {
-	case e := <-other:
-		t.Errorf("a connection with a good certificate ended: %v", e.err)
-	default:
-	}
-	s.counts(closedExpiring, 1)
+	return *auth.(authInfo).peer, end
 }
 
-func TestUnauthenticatedConnectionsAreFewAndShort(t *testing.T) {
-	s := serve(t, limits{unauthenticated: 2, unauthenticatedLife: 2 * time.Second, waitTimeout: 100 * time.Millisecond})
+func TestConnectionEndsBeforeItsCertificate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServed(t, limits{})
+		lasting, _ := s.certificate(time.Hour)
+		_, other := s.pipe(lasting)
+		pair, short := s.certificate(time.Minute)
+		began := time.Now()
+		peer, end := s.pipe(pair)
+		if peer.ID() != "default/web-1" || peer.Serial != short.Serial {
+			t.Errorf("peer = %+v, want default/web-1 with serial %s", peer, short.Serial)
+		}
+		e := <-end
+		life := short.NotAfter.Sub(began)
+		if took := e.at.Sub(began); took < life*8/10 || took > life*9/10 {
+			t.Errorf("the connection ended after %s, want 80 to 90 %% of the %s for which its certificate is valid", took, life)
+		}
+		synctest.Wait()
+		select {
+		case e := <-other:
+			t.Errorf("a connection with a good certificate ended: %v", e.err)
+		default:
+		}
+		if n := s.closed(closedExpiring); n != 1 {
+			t.Errorf("%v connections are counted as %s, want 1", n, closedExpiring)
+		}
+	})
+}
+
+func TestUnauthenticatedConnectionsAreFew(t *testing.T) {
+	s := serve(t, limits{unauthenticated: 2, unauthenticatedLife: time.Minute, waitTimeout: 100 * time.Millisecond})
 	pair, _ := s.certificate(time.Hour)
-	first, second := s.watch(s.tls()), s.watch(s.tls())
+	s.watch(s.tls())
+	s.watch(s.tls())
 	for range 2 {
 		if got := s.caller(); got.Dataplane != errUnauthenticated.Error() {
 			t.Fatalf("caller = %+v, want none", got)
@@ -248,10 +284,18 @@ func TestUnauthenticatedConnectionsAreFewAndShort(t *testing.T) {
 	if err := s.dialRaw(); err == nil {
 		t.Error("a third connection without a certificate is served")
 	}
-	authenticated := s.watch(s.tls(pair))
+	s.watch(s.tls(pair))
 	if got := s.caller(); got.ID() != "default/web-1" {
 		t.Errorf("caller = %+v; the limit is not for those with a certificate", got)
 	}
+}
+
+func TestUnauthenticatedConnectionsAreShort(t *testing.T) {
+	s := serve(t, limits{unauthenticated: 2, unauthenticatedLife: time.Second})
+	pair, _ := s.certificate(time.Hour)
+	authenticated := s.watch(s.tls(pair))
+	s.caller()
+	first, second := s.watch(s.tls(), grpc.WaitForReady(true)), s.watch(s.tls(), grpc.WaitForReady(true))
 	for _, end := range []<-chan ended{first, second} {
 		select {
 		case <-end:
@@ -319,9 +363,18 @@ func (s *served) dialRaw() error {
 	return err
 }
 
+// patient are limits under which a client that the machine keeps waiting has not lost its place.
+func patient() limits {
+	return limits{
+		patience: time.Minute, maxPatience: time.Minute, waitTimeout: time.Minute, helloTimeout: time.Minute, handshakeTimeout: time.Minute,
+	}
+}
+
 // TestHandshakesWait connects more proxies than may handshake at the same time. All of them are served in turn.
 func TestHandshakesWait(t *testing.T) {
-	s := serve(t, limits{handshakes: 1})
+	l := patient()
+	l.handshakes = 1
+	s := serve(t, l)
 	const proxies = 20
 	for range proxies {
 		s.watch(s.tls())

@@ -11,7 +11,9 @@ import (
 // has them all to run: each is slow, and none is refused.
 func TestStorm(t *testing.T) {
 	const clients = 150
-	s := serve(t, limits{handshakes: 10, unauthenticated: 2 * clients, identified: clients})
+	l := patient()
+	l.handshakes, l.unauthenticated, l.identified = 10, 2*clients, clients
+	s := serve(t, l)
 	pair, _ := s.certificate(time.Hour)
 	configs := []*tls.Config{s.tls(), s.tls(pair)}
 	var running sync.WaitGroup
