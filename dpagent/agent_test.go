@@ -159,7 +159,7 @@ func (r *running) get(path string) (int, string) {
 
 func (r *running) waitReady() {
 	r.t.Helper()
-	eventually(r.t, 20*time.Second, func() string {
+	eventually(r.t, time.Minute, func() string {
 		if code, body := r.get("/readyz"); code != http.StatusOK {
 			return fmt.Sprint(code, " ", body)
 		}

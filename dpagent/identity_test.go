@@ -257,7 +257,7 @@ func TestRenewalInTime(t *testing.T) {
 	t.Parallel()
 	port := freePort(t)
 	cp := newControlPlane(t, bootstrap(t, ports{MTLS: port}))
-	cp.life = 20 * time.Second // renewed after about 12 s, as it begins 1 s before it is made
+	cp.life = 30 * time.Second // renewed after about 19 s, as it begins 1 s before it is made
 	cp.start()
 	r := startAgent(t, options(t, cp))
 	r.waitReady()
@@ -265,7 +265,7 @@ func TestRenewalInTime(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, time.Minute, func() string {
+	eventually(t, 90*time.Second, func() string {
 		began := time.Now()
 		shown, err := call(t, port, cp.ca)
 		if err != nil {

@@ -203,7 +203,7 @@ func TestConnectionsSpread(t *testing.T) {
 			}
 		}
 	})
-	waittest.Until(t, patience, "all have moved", func() error {
+	waittest.Until(t, time.Minute, "all have moved", func() error {
 		if a, b := moved[0].Load(), moved[1].Load(); a+b != clients {
 			return fmt.Errorf("%d to the first, and %d to the other", a, b)
 		}
