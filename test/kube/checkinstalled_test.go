@@ -20,7 +20,6 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/controlplane"
 	"github.com/sonde-mesh/sonde/test/chart"
-	"github.com/sonde-mesh/sonde/test/harness"
 )
 
 // checkedPlane starts a control plane as the chart installs it, with its pod and its webhook.
@@ -149,22 +148,21 @@ func TestCheckWebhook(t *testing.T) {
 	})
 	p.says("webhook", away+`Post "https://127.0.0.1:1/inject?timeout=1s": dial tcp 127.0.0.1:1: connect: connection refused`+doing, "--installed")
 	// It is reached when it is tried once more, as a moment after an installation.
-	at, release, err := harness.FreeAddresses(1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = release() })
-	calls(func(w *admissionv1.MutatingWebhook) { w.ClientConfig.URL = new("https://" + at[0] + "/inject") })
-	p.says("webhook", away+fmt.Sprintf(`Post "https://%s/inject?timeout=1s": dial tcp %[1]s: connect: connection refused`, at[0])+doing, "--installed")
-	forwardTo(t, at[0], plane.webhook, 1)
+	at := freeAddresses(t, 1)[0]
+	calls(func(w *admissionv1.MutatingWebhook) {
+		w.ClientConfig.URL, w.TimeoutSeconds = new("https://"+at+"/inject"), new(int32(10))
+	})
+	p.says("webhook", away+fmt.Sprintf(`Post "https://%s/inject?timeout=10s": dial tcp %[1]s: connect: connection refused`, at)+doing, "--installed")
+	forwardTo(t, at, plane.webhook, 1)
 	if is := p.lines("webhook", "--installed"); is != good {
 		t.Errorf("a webhook that is reached when it is tried once more: lines\n%s\nwant\n%s", is, good)
 	}
 	calls(func(w *admissionv1.MutatingWebhook) {
-		w.ClientConfig.URL, w.ClientConfig.Service = nil, &admissionv1.ServiceReference{Namespace: systemNamespace, Name: "sonde-cp-check", Port: new(int32(5443)), Path: new("/inject")}
+		w.ClientConfig.Service = &admissionv1.ServiceReference{Namespace: systemNamespace, Name: "sonde-cp-check", Port: new(int32(5443)), Path: new("/inject")}
+		w.ClientConfig.URL, w.TimeoutSeconds = nil, new(int32(1))
 	})
 	p.says("webhook", away+`Post "https://sonde-cp-check.sonde-system.svc:5443/inject?timeout=1s": service "sonde-cp-check" not found`+doing, "--installed")
-	_, err = client.CoreV1().Services(systemNamespace).Create(t.Context(), &corev1.Service{
+	_, err := client.CoreV1().Services(systemNamespace).Create(t.Context(), &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: "sonde-cp-check"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 5443}}},
 	}, metav1.CreateOptions{})
 	if err != nil {

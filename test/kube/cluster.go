@@ -19,7 +19,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -44,6 +43,7 @@ type Cluster struct {
 
 	directory string
 	processes []*exec.Cmd
+	release   func() error // of the addresses
 }
 
 // Start starts an API server with the CustomResourceDefinitions of Sonde. It has to be called by the main goroutine, since the
@@ -54,24 +54,28 @@ func Start(ctx context.Context) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	directory, err := os.MkdirTemp("", "sonde-kube-")
+	addresses, release, err := harness.FreeAddresses(3)
 	if err != nil {
 		return nil, err
 	}
-	c := &Cluster{directory: directory}
-	if err := c.run(ctx, programs); err != nil {
+	directory, err := os.MkdirTemp("", "sonde-kube-")
+	if err != nil {
+		return nil, errors.Join(err, release())
+	}
+	c := &Cluster{directory: directory, release: release}
+	if err := c.run(ctx, programs, addresses); err != nil {
 		return nil, errors.Join(err, c.logs(), c.Close())
 	}
 	return c, nil
 }
 
-func (c *Cluster) run(ctx context.Context, programs string) error {
+func (c *Cluster) run(ctx context.Context, programs string, addresses []string) error {
 	directory := c.directory
-	ports, err := freePorts(3)
+	etcd, peers := "http://"+addresses[0], "http://"+addresses[1]
+	host, port, err := net.SplitHostPort(addresses[2])
 	if err != nil {
 		return err
 	}
-	etcd, peers := "http://127.0.0.1:"+ports[0], "http://127.0.0.1:"+ports[1]
 	if err := c.start(c.program(filepath.Join(programs, "etcd"), "--data-dir="+filepath.Join(directory, "etcd"), "--unsafe-no-fsync",
 		"--listen-client-urls="+etcd, "--advertise-client-urls="+etcd, "--listen-peer-urls="+peers,
 		"--initial-advertise-peer-urls="+peers, "--initial-cluster=default="+peers)); err != nil {
@@ -81,7 +85,7 @@ func (c *Cluster) run(ctx context.Context, programs string) error {
 	if err != nil {
 		return err
 	}
-	if err := c.start(c.program(filepath.Join(programs, "kube-apiserver"), "--etcd-servers="+etcd, "--bind-address=127.0.0.1", "--secure-port="+ports[2],
+	if err := c.start(c.program(filepath.Join(programs, "kube-apiserver"), "--etcd-servers="+etcd, "--bind-address="+host, "--secure-port="+port,
 		"--cert-dir="+filepath.Join(directory, "certificates"), "--token-auth-file="+filepath.Join(directory, "tokens.csv"),
 		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-signing-key-file="+filepath.Join(directory, "accounts.key"),
 		"--service-account-key-file="+filepath.Join(directory, "accounts.key"), "--authorization-mode=RBAC",
@@ -90,7 +94,7 @@ func (c *Cluster) run(ctx context.Context, programs string) error {
 		return err
 	}
 	c.Config = &rest.Config{
-		Host: "https://127.0.0.1:" + ports[2], BearerToken: token, QPS: 1000, Burst: 1000,
+		Host: "https://" + addresses[2], BearerToken: token, QPS: 1000, Burst: 1000,
 		TLSClientConfig: rest.TLSClientConfig{CAFile: filepath.Join(directory, "certificates", "apiserver.crt")},
 	}
 	if err := c.Ready(ctx); err != nil {
@@ -244,19 +248,5 @@ func (c *Cluster) Close() error {
 		_ = p.Process.Kill()
 		_ = p.Wait()
 	}
-	return os.RemoveAll(c.directory)
-}
-
-// freePorts returns ports on which nobody listens now.
-func freePorts(n int) ([]string, error) {
-	var ports []string
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it is closed at once
-		if err != nil {
-			return nil, err
-		}
-		defer func() { _ = l.Close() }()
-		ports = append(ports, strconv.Itoa(l.Addr().(*net.TCPAddr).Port)) //nolint:forcetypeassert // of a TCP listener
-	}
-	return ports, nil
+	return errors.Join(os.RemoveAll(c.directory), c.release())
 }

@@ -37,11 +37,7 @@ func (p *plane) says(t *testing.T, path, text string) {
 // A control plane that has lost its API server is neither dead nor unready, and says so.
 func TestAPIServerGoesAway(t *testing.T) {
 	deleteMeshes(t)
-	ports, err := freePorts(1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	address, kubeconfig := "127.0.0.1:"+ports[0], filepath.Join(t.TempDir(), "kubeconfig")
+	address, kubeconfig := freeAddresses(t, 1)[0], filepath.Join(t.TempDir(), "kubeconfig")
 	if err := cluster.WriteKubeconfig(kubeconfig, "https://"+address, cluster.Config.BearerToken); err != nil {
 		t.Fatal(err)
 	}

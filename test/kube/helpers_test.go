@@ -66,7 +66,14 @@ type plane struct {
 // newPlane returns one that does not run yet, with ports that are its own until the test ends.
 func newPlane(t testing.TB) *plane {
 	t.Helper()
-	at, release, err := harness.FreeAddresses(5)
+	at := freeAddresses(t, 5)
+	return &plane{webhook: at[0], health: at[1], agents: at[2], admin: at[3], peers: at[4]}
+}
+
+// freeAddresses returns addresses, 127.0.0.1:port, which are the test's own until it ends.
+func freeAddresses(t testing.TB, n int) []string {
+	t.Helper()
+	addresses, release, err := harness.FreeAddresses(n)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +82,7 @@ func newPlane(t testing.TB) *plane {
 			t.Error(err)
 		}
 	})
-	return &plane{webhook: at[0], health: at[1], agents: at[2], admin: at[3], peers: at[4]}
+	return addresses
 }
 
 // startPlane starts a control plane, which ends with the test, or by its stop, and waits until it is ready.

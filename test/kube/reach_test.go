@@ -75,11 +75,7 @@ func forwardTo(t *testing.T, address, to string, refused int) (stop func()) {
 // A control plane that starts before its API server is alive, says what it waits for, and then becomes ready.
 func TestAPIServerComesLater(t *testing.T) {
 	deleteMeshes(t)
-	ports, err := freePorts(1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	address, kubeconfig := "127.0.0.1:"+ports[0], filepath.Join(t.TempDir(), "kubeconfig")
+	address, kubeconfig := freeAddresses(t, 1)[0], filepath.Join(t.TempDir(), "kubeconfig")
 	if err := cluster.WriteKubeconfig(kubeconfig, "https://"+address, cluster.Config.BearerToken); err != nil {
 		t.Fatal(err)
 	}

@@ -61,10 +61,6 @@ func startProgram(t *testing.T, text string) (p *plane, file func(text string)) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	ports, err := freePorts(4)
-	if err != nil {
-		t.Fatal(err)
-	}
 	path := filepath.Join(directory, "config.yaml")
 	file = func(text string) {
 		if err := errors.Join(os.WriteFile(path+".new", []byte(text), 0o600), os.Rename(path+".new", path)); err != nil {
@@ -73,8 +69,10 @@ func startProgram(t *testing.T, text string) (p *plane, file func(text string)) 
 	}
 	file(text)
 	var log strings.Builder
+	p = newPlane(t)
+	port := func(flag, address string) string { return fmt.Sprintf("--%s-port=%d", flag, portOf(t, address)) }
 	cmd := exec.Command(program, "--store=kubernetes", "--config="+path, "--kubeconfig="+cluster.Kubeconfig, "--bind-address=127.0.0.1",
-		"--peer-port=0", "--webhook-port="+ports[0], "--health-port="+ports[1], "--agents-port="+ports[2], "--admin-port="+ports[3])
+		"--peer-port=0", port("webhook", p.webhook), port("health", p.health), port("agents", p.agents), port("admin", p.admin))
 	cmd.Stderr = &log
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -84,7 +82,6 @@ func startProgram(t *testing.T, text string) (p *plane, file func(text string)) 
 			t.Errorf("sonde-cp ended with %v\n%s", err, log.String())
 		}
 	})
-	p = &plane{health: "127.0.0.1:" + ports[1], agents: "127.0.0.1:" + ports[2]}
 	poll(t, "the readiness of sonde-cp", p.ready)
 	return p, file
 }
