@@ -9,6 +9,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"slices"
@@ -57,6 +58,14 @@ func startReplicas(t *testing.T, names ...string) []*plane {
 	}
 	introduce(t, client, names, planes)
 	return planes
+}
+
+// awaitCA waits until each replica knows the CA of Mesh default, so that it takes certificates that another one has signed.
+func awaitCA(t *testing.T, planes []*plane) {
+	t.Helper()
+	for _, p := range planes {
+		p.says(t, "/metrics", "\nsonde_bundle_epoch{mesh=\"default\"} ")
+	}
 }
 
 // introduce has control planes know each other.
@@ -281,7 +290,9 @@ func (m *machine) open(p *plane, draining bool) *session {
 		m.t.Fatal(err)
 	}
 	s := &session{m: m, stream: stream, end: cancel}
-	s.send(m.hello(draining))
+	if err := stream.Send(m.hello(draining)); err != nil && !errors.Is(err, io.EOF) { // of one that is refused already, the reader learns why
+		m.t.Fatal(err)
+	}
 	go func() {
 		for {
 			r, err := stream.Recv()
@@ -451,6 +462,7 @@ func TestAgentAndEnvoyOnDifferentReplicas(t *testing.T) {
 	namespace(t, newClient(t), "outside", nil)
 	planes := startReplicas(t, "a", "b", "c")
 	accepted(t, sondePath("", "meshes")+"/default", "True", "Accepted", "")
+	awaitCA(t, planes)
 	m := newMachine(t, planes[0], "web", "web", 1, "")
 	m.join(planes[0])
 	s := m.open(planes[1], false)
@@ -528,6 +540,7 @@ func TestNewestSessionWins(t *testing.T) {
 	namespace(t, client, "outside", nil)
 	planes := startReplicas(t, "a", "b")
 	accepted(t, sondePath("", "meshes")+"/default", "True", "Accepted", "")
+	awaitCA(t, planes)
 	m := newMachine(t, planes[0], "web", "web", 1, "")
 	m.join(planes[0])
 	old := m.open(planes[0], false)
@@ -576,6 +589,7 @@ func TestRotationOverReplicas(t *testing.T) {
 	names := []string{"a", "b"}
 	planes := startReplicas(t, names...)
 	accepted(t, sondePath("", "meshes")+"/default", "True", "Accepted", "")
+	awaitCA(t, planes)
 	var machines []*machine
 	for i, p := range planes {
 		other := planes[1-i]
