@@ -225,11 +225,14 @@ func (s *whyScene) foreignToken(t *testing.T) {
 	m := machineOf(t, client, pod)
 	own := m.token
 	m.token = accountToken(t, client, "why", "other", mesh.TokenAudience)
-	if err := m.joinOver(t.Context(), m.dial(p)); err == nil {
-		t.Fatal("a token of another service account joins")
-	}
+	conn := m.dial(p)
 	const why = "its agent may not join: invalid token: kubernetes.io: the token is bound to no pod, it must be a projected one of a pod"
-	told(t, client, pod, "JoinRefused", why)
+	poll(t, "the event JoinRefused", func(ctx context.Context) error { // there is none of a join before the control plane knows the pod
+		if err := m.joinOver(ctx, conn); err == nil {
+			t.Fatal("a token of another service account joins")
+		}
+		return tells(ctx, client, pod, "JoinRefused", why)
+	})
 	user.why("foreign", "pod/foreign in namespace why is not Ready since T: "+why+".")
 	m.token = own
 	m.join(p)
