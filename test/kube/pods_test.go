@@ -2,6 +2,7 @@ package kube
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -22,7 +23,8 @@ import (
 // configurationName is that of the chart.
 const configurationName = "sonde"
 
-// installWebhook creates the webhooks of the chart that inject, which call the control plane by its address.
+// installWebhook creates the webhooks of the chart that inject, which call the control plane by its address, and waits until pods of Mesh default are
+// injected.
 func installWebhook(t testing.TB, client kubernetes.Interface, p *plane) {
 	t.Helper()
 	manifests, err := chart.Render(t.Context(), "--set=webhook.timeoutSeconds=20") // the machine may do much else
@@ -42,6 +44,14 @@ func installWebhook(t testing.TB, client kubernetes.Interface, p *plane) {
 			}
 		}
 		return nil
+	})
+	namespace(t, client, "webhook-called", nil)
+	poll(t, "the API server to call the webhook", func(ctx context.Context) error { // it hears of the configuration a moment later
+		pod, err := client.CoreV1().Pods("webhook-called").Create(ctx, podOf("webhook-called", "web", labelled(mesh.LabelInjection, "enabled")), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		if err == nil && !hasSidecar(pod) {
+			err = errors.New("a pod has no sidecar")
+		}
+		return err
 	})
 }
 
