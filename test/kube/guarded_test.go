@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
@@ -35,6 +36,10 @@ func TestGuardedLivenessIsReconfigured(t *testing.T) {
 	a := newGuardedAgent(t, newGuardedPod(t, client, "modes"), p)
 
 	a.is("enforced, and on the blacklist", "held")
+	// Only then has the control plane decided on what is held.
+	poll(t, "the blacklist to hold it", func(ctx context.Context) error {
+		return condition(ctx, client.CoreV1().Pods("modes"), corev1.ConditionTrue, "Blacklisted")
+	})
 	granted(t, "modes", "no grant")
 	file("guardedLiveness: {mode: dryRun}\n")
 	a.is("a dry run", "told")
