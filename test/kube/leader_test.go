@@ -24,8 +24,8 @@ import (
 	"github.com/sonde-mesh/sonde/internal/logtest"
 )
 
-// holdLease has a replica that is not there lead for a while.
-func holdLease(t *testing.T, client kubernetes.Interface, duration time.Duration) {
+// holdLease has a replica that is not there lead until the Lease is deleted, at the latest when the test ends.
+func holdLease(t *testing.T, client kubernetes.Interface) {
 	t.Helper()
 	namespace(t, client, systemNamespace, nil)
 	deleteLease(t, client)
@@ -33,17 +33,18 @@ func holdLease(t *testing.T, client kubernetes.Interface, duration time.Duration
 	_, err := client.CoordinationV1().Leases(systemNamespace).Create(t.Context(), &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Name: leader.LeaseName},
 		Spec: coordinationv1.LeaseSpec{
-			HolderIdentity: new("gone"), LeaseDurationSeconds: new(int32(duration.Seconds())), AcquireTime: &now, RenewTime: &now,
+			HolderIdentity: new("gone"), LeaseDurationSeconds: new(int32(3600)), AcquireTime: &now, RenewTime: &now,
 		},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { deleteLease(t, client) })
 }
 
 func deleteLease(t *testing.T, client kubernetes.Interface) {
 	t.Helper()
-	err := client.CoordinationV1().Leases(systemNamespace).Delete(t.Context(), leader.LeaseName, metav1.DeleteOptions{})
+	err := client.CoordinationV1().Leases(systemNamespace).Delete(context.WithoutCancel(t.Context()), leader.LeaseName, metav1.DeleteOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
 		t.Fatal(err)
 	}
@@ -91,10 +92,12 @@ func makeHeld(t *testing.T, client kubernetes.Interface, ns string) {
 func TestNewLeaderTellsWhatIsHeld(t *testing.T) {
 	deleteMeshes(t)
 	client := newClient(t)
-	holdLease(t, client, 5*time.Second)
+	holdLease(t, client)
 	makeHeld(t, client, "held")
 	p := startPlane(t, "follower", func(o *controlplane.Options) { o.Kubernetes.Drain.MinServing = 1 })
 	p.says(t, "/metrics", "\nsonde_drain_proxies{reason=\"served_on\"} 1\n")
+	p.says(t, "/metrics", "\nsonde_leader 0\n")
+	deleteLease(t, client)
 	poll(t, "the event, once the follower leads", func(ctx context.Context) error {
 		all, err := client.EventsV1().Events("held").List(ctx, metav1.ListOptions{FieldSelector: "reason=DrainHeld"})
 		if err == nil && len(all.Items) != 1 {
