@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -63,6 +64,11 @@ func hookClient(t *testing.T, without ...string) dynamic.Interface {
 	}
 	if _, err := roles.ClusterRoles().Update(t.Context(), role, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
+	}
+	for _, verb := range []string{"get", "patch", "create"} {
+		awaitRight(t, client, systemNamespace, "sonde-crds", authorizationv1.ResourceAttributes{
+			Verb: verb, Group: definitionsResource.Group, Resource: definitionsResource.Resource, Name: changedDefinition,
+		}, !slices.Contains(without, verb))
 	}
 	token, err := client.CoreV1().ServiceAccounts(systemNamespace).CreateToken(t.Context(), "sonde-crds", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 	if err != nil {

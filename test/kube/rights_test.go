@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -114,6 +115,21 @@ func installRights(t *testing.T, client kubernetes.Interface, manifests []chart.
 		}
 	}
 	return all
+}
+
+// awaitRight waits until the API server, which hears of roles a moment later, allows a service account something, or no longer.
+func awaitRight(t *testing.T, client kubernetes.Interface, namespace, name string, right authorizationv1.ResourceAttributes, want bool) {
+	t.Helper()
+	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+		User: "system:serviceaccount:" + namespace + ":" + name, ResourceAttributes: &right,
+	}}
+	poll(t, "the rights of "+name, func(ctx context.Context) error {
+		is, err := client.AuthorizationV1().SubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
+		if err == nil && is.Status.Allowed != want {
+			err = fmt.Errorf("%s %s: allowed: %t, want %t", right.Verb, right.Resource, is.Status.Allowed, want)
+		}
+		return err
+	})
 }
 
 // installWebhooks creates the webhooks of the chart, which call the control plane by its address.

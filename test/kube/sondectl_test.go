@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -66,6 +67,12 @@ func newPerson(t *testing.T, client kubernetes.Interface, name, namespaceOfPlane
 	if _, err := client.RbacV1().RoleBindings(namespaceOfPlane).Create(t.Context(), binding, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
+	kept := authorizationv1.ResourceAttributes{Verb: role.Rules[0].Verbs[0], Namespace: namespaceOfPlane}
+	kept.Resource, kept.Subresource, _ = strings.Cut(role.Rules[0].Resources[0], "/")
+	if names := role.Rules[0].ResourceNames; len(names) > 0 {
+		kept.Name = names[0]
+	}
+	awaitRight(t, client, name, "default", kept, true)
 	p := &person{t, filepath.Join(t.TempDir(), "kubeconfig")}
 	if err := cluster.WriteKubeconfig(p.kubeconfig, cluster.Config.Host, accountToken(t, client, name, "default", "https://kubernetes.default.svc")); err != nil {
 		t.Fatal(err)
