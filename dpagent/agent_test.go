@@ -82,7 +82,7 @@ func options(t testing.TB, cp *controlPlane) dpagent.Options {
 // memoryDir returns a directory in memory where the system has such, as the agent waits for its disk no longer than five seconds.
 func memoryDir(t testing.TB) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("/dev/shm", "dpagent-test-")
+	dir, err := os.MkdirTemp("/dev/shm", "dpagent-test-") //nolint:usetesting // TempDir is on the disk
 	if err != nil {
 		return t.TempDir()
 	}

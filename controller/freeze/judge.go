@@ -83,8 +83,7 @@ func (j *judge) next(before *Verdict, r readings) *Verdict {
 	return v
 }
 
-// frozen returns the zones that the silence of nodes freezes: those that are lost, and while the whole is, each with a node that is silent: that half of a
-// zone is heard says nothing of the other half then. Such a zone stays frozen as long as one that was lost by itself would.
+// frozen returns the zones that the silence of nodes freezes.
 func (j *judge) frozen(before *Verdict, nodes partition.Reading) map[string]Kind {
 	frozen := map[string]Kind{}
 	was := func(zone string) bool {
@@ -105,18 +104,23 @@ func (j *judge) frozen(before *Verdict, nodes partition.Reading) map[string]Kind
 	for _, m := range nodes.Members {
 		silent[m.Zone] = silent[m.Zone] || nodes.At.Sub(m.Heard) >= nodeSilence
 	}
-	whole := j.nodes[partition.Whole].Latched()
 	for zone, is := range silent {
-		lost := whole && (was(zone) || is && !judged)
-		if s := j.nodes[partition.Group{Zone: zone}]; zone != "" {
-			stays := was(zone) && s.Members > 1 && float64(s.Silent) >= partition.LeaveFor(partition.DefaultEnter)*float64(s.Members)
-			lost = lost || s.Latched() || stays
-		}
-		if lost {
+		if j.freezes(zone, was(zone), is && !judged) {
 			frozen[zone] = Nodes
 		}
 	}
 	return frozen
+}
+
+// freezes reports whether a zone is lost, or has a silent node while the whole is: that half of a zone is heard says nothing of the other half then. One
+// that was frozen so stays it as long as one that was lost by itself would.
+func (j *judge) freezes(zone string, was, silent bool) bool {
+	if j.nodes[partition.Whole].Latched() && (was || silent) {
+		return true
+	}
+	s := j.nodes[partition.Group{Zone: zone}]
+	stays := was && s.Members > 1 && float64(s.Silent) >= partition.LeaveFor(partition.DefaultEnter)*float64(s.Members)
+	return zone != "" && (s.Latched() || stays)
 }
 
 // zones returns those that are frozen, and those that thaw, the first of which may thaw a step further.

@@ -53,12 +53,8 @@ func (f *Freeze) Order(zone string, frozen bool) (Zone, Mode, error) {
 // publishOrder makes an order one that holds. A zone that is frozen is so at once; one that is thawed begins to thaw. mu is held.
 func (f *Freeze) publishOrder(l *leading, o Order) {
 	before := f.verdict
-	v := &Verdict{Lost: before.Lost, Zones: slices.Clone(before.Zones)}
-	for _, other := range before.Orders {
-		if other.Zone != o.Zone {
-			v.Orders = append(v.Orders, other)
-		}
-	}
+	others := slices.DeleteFunc(slices.Clone(before.Orders), func(other Order) bool { return other.Zone == o.Zone })
+	v := &Verdict{Lost: before.Lost, Zones: slices.Clone(before.Zones), Orders: others}
 	at := slices.IndexFunc(v.Zones, func(z Zone) bool { return z.Name == o.Zone })
 	old, ordered := before.order(o.Zone)
 	ordered = ordered && old.Frozen == o.Frozen
@@ -66,7 +62,7 @@ func (f *Freeze) publishOrder(l *leading, o Order) {
 		o = old
 	}
 	// An order to thaw holds as long as the mesh is lost, and judges that, which one of a zone that is well must not.
-	judges := !o.Frozen && (at >= 0 && v.Zones[at].By == Nodes || slices.ContainsFunc(before.Lost, func(l Loss) bool { return l.Zone == o.Zone }))
+	judges := !o.Frozen && before.concerns(o.Zone)
 	if o.Frozen || ordered || judges {
 		v.Orders = append(v.Orders, o)
 		slices.SortFunc(v.Orders, func(a, b Order) int { return strings.Compare(a.Zone, b.Zone) })
@@ -85,4 +81,10 @@ func (f *Freeze) publishOrder(l *leading, o Order) {
 		v.Lost = slices.DeleteFunc(slices.Clone(before.Lost), func(loss Loss) bool { return loss.Zone == "" || loss.Zone == o.Zone })
 	}
 	l.publish(v)
+}
+
+// concerns reports whether the silence of nodes or proxies has frozen a zone, or it is lost.
+func (v *Verdict) concerns(zone string) bool {
+	z, is := v.zone(zone)
+	return is && z.By == Nodes || slices.ContainsFunc(v.Lost, func(l Loss) bool { return l.Zone == zone })
 }
