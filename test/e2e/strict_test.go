@@ -69,28 +69,7 @@ func TestStrict(t *testing.T) {
 	stranger, client := o.app("stranger"), n.app("client")
 	address := n.host("busybox")
 
-	t.Run("a plain request is refused", func(t *testing.T) {
-		for _, url := range []string{"http://%s:6851/", "http://%s:6851/healthz"} {
-			if c := stranger.call(url, address); c.Error == "" {
-				t.Errorf("%s answered a stranger: %+v", fmt.Sprintf(url, address), c)
-			}
-		}
-		for kind, port := range map[string]int{"grpc": 6852, "tcp": 6853} {
-			if r := stranger.startLoad(kind, fmt.Sprintf("%s:%d", address, port)).stop(); r.Failed < r.Calls {
-				t.Errorf("port %d answered a stranger: %v", port, r)
-			}
-		}
-		n.wait(catchUp, "the Service to have an endpoint that hangs up", func() error {
-			c := stranger.call("http://busybox.%s:6851/", n.name)
-			if c.Error == "" {
-				t.Fatalf("the Service answered a stranger: %+v", c)
-			}
-			if !strings.Contains(c.Error, "EOF") && !strings.Contains(c.Error, "reset by peer") { // kube-proxy does not know it yet
-				return errors.New(c.Error)
-			}
-			return nil
-		})
-	})
+	t.Run("a plain request is refused", func(t *testing.T) { n.checkRefused(t, stranger, address) })
 	t.Run("the virtual port answers declared probes alone", func(t *testing.T) {
 		for path, want := range map[string]int{
 			"/6851/healthz": http.StatusOK, "/grpc/6852/liveness": http.StatusOK, "/tcp/6853": http.StatusOK,
@@ -140,6 +119,31 @@ func TestStrict(t *testing.T) {
 		if c := app.call("http://%s:%d/", n.host("own"), portHTTP); c.Status != http.StatusOK {
 			t.Errorf("by its own address: %+v", c)
 		}
+	})
+}
+
+// checkRefused fails if a client outside of the mesh is served by the seed's pod, on any of its ports, or by its Service.
+func (n *namespace) checkRefused(t *testing.T, stranger app, address string) {
+	t.Helper()
+	for _, url := range []string{"http://%s:6851/", "http://%s:6851/healthz"} {
+		if c := stranger.call(url, address); c.Error == "" {
+			t.Errorf("%s answered a stranger: %+v", fmt.Sprintf(url, address), c)
+		}
+	}
+	for kind, port := range map[string]int{"grpc": 6852, "tcp": 6853} {
+		if r := stranger.startLoad(kind, fmt.Sprintf("%s:%d", address, port)).stop(); r.Failed < r.Calls {
+			t.Errorf("port %d answered a stranger: %v", port, r)
+		}
+	}
+	n.wait(catchUp, "the Service to have an endpoint that hangs up", func() error {
+		c := stranger.call("http://busybox.%s:6851/", n.name)
+		if c.Error == "" {
+			t.Fatalf("the Service answered a stranger: %+v", c)
+		}
+		if !strings.Contains(c.Error, "EOF") && !strings.Contains(c.Error, "reset by peer") { // kube-proxy does not know it yet
+			return errors.New(c.Error)
+		}
+		return nil
 	})
 }
 
