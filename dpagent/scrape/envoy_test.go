@@ -14,7 +14,6 @@ import (
 
 	"github.com/sonde-mesh/sonde/dpagent/envoy"
 	"github.com/sonde-mesh/sonde/dpagent/scrape"
-	"github.com/sonde-mesh/sonde/internal/slowtest"
 )
 
 // adminAt returns the admin interface of an Envoy that answers each connection so, once it was asked.
@@ -48,7 +47,6 @@ func adminAt(t *testing.T, answer func(conn net.Conn)) *envoy.Admin {
 
 // TestFaultsOfTheAdminInterface scrapes a pod whose Envoy answers as it should not.
 func TestFaultsOfTheAdminInterface(t *testing.T) {
-	slowtest.Skip(t, "it waits for an Envoy that does not answer")
 	t.Parallel()
 	const ok = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 	line := "envoy_a{b=\"" + strings.Repeat("x", 1000) + "\"} 1\n"

@@ -18,7 +18,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sonde-mesh/sonde/dpagent/scrape"
-	"github.com/sonde-mesh/sonde/internal/slowtest"
 	"github.com/sonde-mesh/sonde/internal/waittest"
 )
 
@@ -137,7 +136,6 @@ func TestRequestsThatAreNone(t *testing.T) {
 
 // TestClientsThatDoNotRead has as many clients as there may be scrapes ask for a page of some MiB, and read nothing of it.
 func TestClientsThatDoNotRead(t *testing.T) {
-	slowtest.Skip(t, "it waits until the kernel gives a client up")
 	t.Parallel()
 	line := strings.Repeat("envoy_a{b=\"c\"} 1\n", 1000)
 	var asked atomic.Int32
