@@ -80,7 +80,7 @@ var rules = map[string]rule{
 		forbidden: [][]string{kubernetes, envoyProtos},
 	},
 	"agents/join": {
-		own:       []string{"agents/call", "agents/observed", "api/mesh", "api/agent/v1", "identity", "identity/mtls", "meshview", "internal/connlimit", "internal/grpcconn", "internal/skew"},
+		own:       []string{"agents/call", "agents/observed", "api/mesh", "api/agent/v1", "identity", "identity/mtls", "meshview", "internal/connlimit", "internal/grpcconn", "internal/skew", "internal/sourcelimit"},
 		forbidden: [][]string{kubernetes, envoyProtos},
 	},
 	"agents/session": {

@@ -52,10 +52,15 @@ func (s *service) tail(f *adminv1.Filter, total int, all []mesh.ID) *adminv1.Tai
 
 // withMissing adds replicas whose streams are not in the answer.
 func withMissing(t *adminv1.Tail, replicas []string) *adminv1.Tail {
-	t.MissingReplicas = append(t.GetMissingReplicas(), replicas...)
-	slices.Sort(t.MissingReplicas)
-	t.MissingReplicas = slices.Compact(t.GetMissingReplicas())
+	t.MissingReplicas = distinct(t.GetMissingReplicas(), replicas)
 	return t
+}
+
+// distinct returns the names of both, sorted.
+func distinct(a, b []string) []string {
+	all := slices.Concat(a, b)
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 // collect returns an entry for each ID that matches, in order, up to maxListed, and the number of matches.

@@ -68,8 +68,8 @@ type Options struct {
 	Restarts Restarts
 	// Freeze freezes or thaws a zone. Errors are gRPC statuses. Default: calls of it fail, as there are zones on Kubernetes alone.
 	Freeze func(context.Context, *adminv1.FreezeZoneRequest) (*adminv1.FreezeZoneResponse, error)
-	// Strict returns what speaks against mode STRICT in a mesh, and what it would refuse. It gets what Streams returns. Default: calls of it fail.
-	Strict func(ctx context.Context, m *meshview.Mesh, streams map[mesh.ID][]*adminv1.Stream) *adminv1.StrictMesh
+	// Strict returns what speaks against mode STRICT in each of some meshes, and what it would refuse. It gets what Streams returns. Default: calls of it fail.
+	Strict func(ctx context.Context, meshes []*meshview.Mesh, streams map[mesh.ID][]*adminv1.Stream) []*adminv1.StrictMesh
 	// Health returns all health checks of the control plane. It may take as long as they do. Default: none.
 	Health func(context.Context) []*adminv1.HealthCheck
 

@@ -17,30 +17,22 @@ func (s *service) CheckStrict(ctx context.Context, r *adminv1.CheckStrictRequest
 	if s.o.Strict == nil {
 		return nil, status.Error(codes.Unimplemented, "this control plane does not know what mode STRICT would refuse")
 	}
-	v, err := s.view(ctx)
+	v, err := s.filtered(ctx, &adminv1.Filter{Mesh: r.GetMesh()})
 	if err != nil {
 		return nil, err
 	}
-	meshes := []*meshview.Mesh{v.Mesh(r.GetMesh())}
-	switch {
-	case r.GetMesh() == "":
-		meshes = meshes[:0]
-		for _, name := range slices.Sorted(maps.Keys(v.Meshes)) {
+	var meshes []*meshview.Mesh
+	for _, name := range slices.Sorted(maps.Keys(v.Meshes)) {
+		if r.GetMesh() == "" || r.GetMesh() == name {
 			meshes = append(meshes, v.Meshes[name])
 		}
-	case meshes[0] == nil:
-		return nil, noMesh(v, r.GetMesh())
 	}
 	streams, silent := s.o.Streams(ctx)
-	missing := slices.Concat(s.o.Missing(), silent)
-	slices.Sort(missing)
-	response := &adminv1.CheckStrictResponse{MissingReplicas: slices.Compact(missing)}
-	for _, m := range meshes {
-		found := s.o.Strict(ctx, m, streams)
-		found.PortsLeftOut = uint32(max(0, len(found.GetPorts())-maxListed))
-		found.GapsLeftOut = uint32(max(0, len(found.GetGaps())-maxListed))
-		found.Ports, found.Gaps = found.GetPorts()[:min(len(found.GetPorts()), maxListed)], found.GetGaps()[:min(len(found.GetGaps()), maxListed)]
-		response.Meshes = append(response.Meshes, found)
+	response := &adminv1.CheckStrictResponse{Meshes: s.o.Strict(ctx, meshes, streams), MissingReplicas: distinct(s.o.Missing(), silent)}
+	for _, m := range response.GetMeshes() {
+		m.PortsLeftOut = uint32(max(0, len(m.GetPorts())-maxListed))
+		m.GapsLeftOut = uint32(max(0, len(m.GetGaps())-maxListed))
+		m.Ports, m.Gaps = m.GetPorts()[:min(len(m.GetPorts()), maxListed)], m.GetGaps()[:min(len(m.GetGaps()), maxListed)]
 	}
 	return response, nil
 }

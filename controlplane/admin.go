@@ -47,7 +47,7 @@ func (cp *ControlPlane) adminOptions() admin.Options {
 		Rotator:   cp.agents,
 		Restarts:  cp.connection.restartReport,
 		Freeze:    cp.connection.freeze,
-		Strict:    cp.strictMesh,
+		Strict:    cp.strictMeshes,
 		Health:    cp.healthChecks,
 		Logger:    cp.o.Logger,
 	}

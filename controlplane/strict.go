@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"math"
 	"net/netip"
 	"slices"
 	"time"
@@ -33,39 +34,59 @@ type strictKey struct {
 
 // strictPort is what has come to the proxies of a workload.
 type strictPort struct {
-	dataplanes     []string
-	sources        map[netip.Addr]observed.PlaintextTally
-	others, probes observed.PlaintextTally
+	observed.Plaintext
+	dataplanes []string
 }
 
-func (p *strictPort) add(more observed.Plaintext) {
-	for from, t := range more.Sources {
-		sum := p.sources[from]
-		sum.Add(t)
-		p.sources[from] = sum
+// strictPorts are those of a mesh.
+type strictPorts map[strictKey]*strictPort
+
+// strictMeshes is an admin.Options.Strict. Whose an address is that has sent is found out once for all meshes.
+func (cp *ControlPlane) strictMeshes(ctx context.Context, meshes []*meshview.Mesh, streams map[mesh.ID][]*adminv1.Stream) []*adminv1.StrictMesh {
+	told := tellers{agents: cp.agents.Agents(), states: cp.agents.States(), streams: streams}
+	found, ports := make([]*adminv1.StrictMesh, len(meshes)), make([]strictPorts, len(meshes))
+	for i, m := range meshes {
+		proxies, past, since := cp.agents.Plaintext(m.Spec.Name)
+		gaps := told.gaps(m, proxies)
+		found[i] = &adminv1.StrictMesh{
+			Mesh: m.Spec.Name, Mode: string(m.Spec.Mode()), Since: timestamppb.New(since),
+			Proxies: uint32(m.Proxies.Len()), Telling: uint32(m.Proxies.Len() - len(gaps)), Gaps: gaps,
+		}
+		if m.Spec.Mode() == mesh.ModePermissive {
+			ports[i] = strictPortsOf(proxies, past)
+		}
 	}
-	p.others.Add(more.Others)
-	p.probes.Add(more.Probes)
+	names := cp.strictNames(ctx, ports)
+	for i, m := range meshes {
+		for _, key := range ports[i].sorted() {
+			found[i].Ports = append(found[i].Ports, strictMessage(m, key, ports[i][key], names))
+		}
+	}
+	return found
 }
 
-// strictMesh is an admin.Options.Strict.
-func (cp *ControlPlane) strictMesh(ctx context.Context, m *meshview.Mesh, streams map[mesh.ID][]*adminv1.Stream) *adminv1.StrictMesh {
-	proxies, past, since := cp.agents.Plaintext(m.Spec.Name)
-	found := &adminv1.StrictMesh{Mesh: m.Spec.Name, Mode: string(m.Spec.Mode()), Since: timestamppb.New(since), Proxies: uint32(m.Proxies.Len())}
-	found.Gaps = cp.strictGaps(m, proxies, streams)
-	found.Telling = found.GetProxies() - uint32(len(found.GetGaps()))
-	if m.Spec.Mode() != mesh.ModePermissive {
-		return found
+// sorted returns the keys. That to which something has come last comes first.
+func (p strictPorts) sorted() []strictKey {
+	last := make(map[strictKey]time.Time, len(p))
+	for key, port := range p {
+		last[key] = port.Last()
 	}
-	ports := map[strictKey]*strictPort{}
+	return slices.SortedFunc(maps.Keys(p), func(a, b strictKey) int {
+		return cmp.Or(last[b].Compare(last[a]), cmp.Compare(a.workload, b.workload), cmp.Compare(a.Port, b.Port))
+	})
+}
+
+// strictPortsOf adds up what proxies get, and those that are gone got, by workload and port.
+func strictPortsOf(proxies map[mesh.ID]observed.ProxyPlaintext, past []observed.PastPlaintext) strictPorts {
+	ports := strictPorts{}
 	at := func(workload string, of observed.Plaintext) *strictPort {
 		key := strictKey{workload, of.PlaintextPort}
 		p := ports[key]
 		if p == nil {
-			p = &strictPort{sources: map[netip.Addr]observed.PlaintextTally{}}
+			p = &strictPort{Plaintext: observed.NewPlaintext(of.PlaintextPort)}
 			ports[key] = p
 		}
-		p.add(of)
+		p.Merge(of, math.MaxInt)
 		return p
 	}
 	for id, counted := range proxies {
@@ -78,29 +99,7 @@ func (cp *ControlPlane) strictMesh(ctx context.Context, m *meshview.Mesh, stream
 	for _, of := range past {
 		at(of.Workload, of.Plaintext)
 	}
-	names := cp.strictNames(ctx, ports)
-	for key, p := range ports {
-		found.Ports = append(found.Ports, strictMessage(m, key, p, names))
-	}
-	slices.SortFunc(found.Ports, func(a, b *adminv1.StrictPort) int {
-		return cmp.Or(lastOf(b).Compare(lastOf(a)), cmp.Compare(a.GetWorkload(), b.GetWorkload()), cmp.Compare(a.GetPort(), b.GetPort()))
-	})
-	return found
-}
-
-// lastOf returns when something has come to a port last.
-func lastOf(p *adminv1.StrictPort) time.Time {
-	var last time.Time
-	tallies := []*adminv1.StrictTally{p.GetOthers(), p.GetProbes()}
-	for _, s := range p.GetSources() {
-		tallies = append(tallies, s.GetTally())
-	}
-	for _, t := range tallies {
-		if t != nil && t.GetLast().AsTime().After(last) {
-			last = t.GetLast().AsTime()
-		}
-	}
-	return last
+	return ports
 }
 
 func strictMessage(m *meshview.Mesh, key strictKey, p *strictPort, names map[netip.Addr]strictName) *adminv1.StrictPort {
@@ -109,22 +108,20 @@ func strictMessage(m *meshview.Mesh, key strictKey, p *strictPort, names map[net
 		Workload: key.workload, Port: key.Port, Kind: strictKind(key.Kind), Requests: key.Requests,
 		Services: servicesAt(m, p.dataplanes, key.Port), Dataplanes: p.dataplanes[:min(len(p.dataplanes), maxStrictNames)],
 	}
-	for from, t := range p.sources {
-		source := &adminv1.StrictSource{Address: from.String(), Tally: tallyMessage(t)}
+	others := p.Others
+	most := slices.SortedFunc(maps.Keys(p.Sources), func(a, b netip.Addr) int {
+		return cmp.Or(cmp.Compare(p.Sources[b].Count, p.Sources[a].Count), a.Compare(b))
+	})
+	for i, from := range most {
+		if i >= maxStrictSources {
+			others.Add(p.Sources[from])
+			continue
+		}
+		source := &adminv1.StrictSource{Address: from.String(), Tally: tallyMessage(p.Sources[from])}
 		names[from].write(source)
 		port.Sources = append(port.Sources, source)
 	}
-	slices.SortFunc(port.Sources, func(a, b *adminv1.StrictSource) int {
-		return cmp.Or(cmp.Compare(b.GetTally().GetCount(), a.GetTally().GetCount()), cmp.Compare(a.GetAddress(), b.GetAddress()))
-	})
-	others := p.others
-	if len(port.GetSources()) > maxStrictSources {
-		for _, source := range port.GetSources()[maxStrictSources:] {
-			others.Add(p.sources[netip.MustParseAddr(source.GetAddress())])
-		}
-		port.Sources = port.GetSources()[:maxStrictSources]
-	}
-	port.Others, port.Probes = tallyMessage(others), tallyMessage(p.probes)
+	port.Others, port.Probes = tallyMessage(others), tallyMessage(p.Probes)
 	return port
 }
 
@@ -163,16 +160,20 @@ func servicesAt(m *meshview.Mesh, dataplanes []string, port uint32) []string {
 	return all[:min(len(all), maxStrictNames)]
 }
 
-// strictGaps returns which proxies of a mesh do not tell what they get, sorted.
-func (cp *ControlPlane) strictGaps(
-	m *meshview.Mesh, telling map[mesh.ID]observed.ProxyPlaintext, streams map[mesh.ID][]*adminv1.Stream,
-) []*adminv1.StrictGap {
-	agents, states := cp.agents.Agents(), cp.agents.States()
+// tellers are the agents and Envoys of all meshes.
+type tellers struct {
+	agents  map[mesh.ID]*adminv1.Agent
+	states  map[mesh.ID]*adminv1.AgentState
+	streams map[mesh.ID][]*adminv1.Stream
+}
+
+// gaps returns which proxies of a mesh do not tell what they get, sorted.
+func (t *tellers) gaps(m *meshview.Mesh, telling map[mesh.ID]observed.ProxyPlaintext) []*adminv1.StrictGap {
 	var gaps []*adminv1.StrictGap
 	for name := range m.Proxies.All() {
 		id := mesh.MakeID(m.Spec.Name, name)
 		_, tells := telling[id]
-		if reason := gapOf(tells, agents[id], states[id], newest(streams[id])); reason != "" {
+		if reason := gapOf(tells, t.agents[id], t.states[id], newest(t.streams[id])); reason != "" {
 			gaps = append(gaps, &adminv1.StrictGap{Dataplane: name, Reason: reason})
 		}
 	}
@@ -224,12 +225,14 @@ func (n strictName) write(s *adminv1.StrictSource) {
 }
 
 // strictNames finds out whose the addresses are that have sent.
-func (cp *ControlPlane) strictNames(ctx context.Context, ports map[strictKey]*strictPort) map[netip.Addr]strictName {
+func (cp *ControlPlane) strictNames(ctx context.Context, meshes []strictPorts) map[netip.Addr]strictName {
 	last := map[netip.Addr]time.Time{}
-	for _, p := range ports {
-		for from, t := range p.sources {
-			if t.Last.After(last[from]) {
-				last[from] = t.Last
+	for _, ports := range meshes {
+		for _, p := range ports {
+			for from, t := range p.Sources {
+				if t.Last.After(last[from]) {
+					last[from] = t.Last
+				}
 			}
 		}
 	}

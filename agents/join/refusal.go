@@ -37,7 +37,7 @@ func (s *Server) refuse(ctx context.Context, c credential, r *agentv1.JoinReques
 	if c.Mesh != "" {
 		refusal.Mesh, refusal.Dataplane, refusal.Instance, refusal.Authenticated = c.Mesh, c.Dataplane, c.Instance, true
 	}
-	if s.refusals.allow(grpcconn.Source(ctx).String()) {
+	if s.refusals.Allow(grpcconn.Source(ctx)) {
 		s.tell(refusal, status.Code(err))
 	}
 }
@@ -64,7 +64,7 @@ func (s *Server) waits(ctx context.Context, c credential, peer string, err error
 		s.o.Waits(c.ID())
 	}
 	lasts = lasts && code == codes.FailedPrecondition // another refusal is told of at once
-	if !news && !lasts || !recorded && !s.refusals.allow(grpcconn.Source(ctx).String()) {
+	if !news && !lasts || !recorded && !s.refusals.Allow(grpcconn.Source(ctx)) {
 		return
 	}
 	log := s.o.Logger.With("mesh", c.Mesh, "proxy", c.Dataplane, "peer", peer, "reason", reason)

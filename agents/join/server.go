@@ -15,6 +15,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/internal/connlimit"
+	"github.com/sonde-mesh/sonde/internal/sourcelimit"
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
@@ -90,7 +91,7 @@ type Server struct {
 	// tokens has the calls whose token is checked, which addresses share.
 	tokens *connlimit.Places[netip.Prefix]
 	// refusals limits, by address, how often Options.Refused is told of agents without a valid token.
-	refusals *limiter
+	refusals *sourcelimit.Limiter
 	// waiting has the proxies that have tried here, and failed. Other replicas are told.
 	waiting *waiting
 }
@@ -106,7 +107,7 @@ func New(o Options) (*Server, error) {
 		metrics:  m,
 		issues:   newLimiter(o.Limits.Rate, o.Limits.Burst),
 		tokens:   connlimit.NewPlaces[netip.Prefix](connlimit.Options{Total: o.Limits.TokenChecks}),
-		refusals: newLimiter(1, 10),
+		refusals: sourcelimit.New(1, 10),
 		waiting:  &waiting{proxies: map[mesh.ID]Wait{}},
 	}, nil
 }
@@ -114,7 +115,6 @@ func New(o Options) (*Server, error) {
 // Sweep forgets callers and waiting proxies that have not come for a while.
 func (s *Server) Sweep() {
 	s.issues.sweep()
-	s.refusals.sweep()
 	for _, id := range s.waiting.forget(s.o.Now()) {
 		s.o.Waits(id)
 	}

@@ -46,12 +46,17 @@ type PlaintextPort struct {
 	Requests bool
 }
 
-// Plaintext is what has come to a port. It must not be changed.
+// Plaintext is what has come to a port.
 type Plaintext struct {
 	PlaintextPort
 	Sources map[netip.Addr]PlaintextTally
 	// Others are of sources that are not among them, Probes requests with the user agent of a kubelet's probes.
 	Others, Probes PlaintextTally
+}
+
+// NewPlaintext is that of a port to which nothing has come.
+func NewPlaintext(port PlaintextPort) Plaintext {
+	return Plaintext{PlaintextPort: port, Sources: map[netip.Addr]PlaintextTally{}}
 }
 
 // plaintextReport is what an agent has said of what STRICT would refuse.
@@ -176,10 +181,11 @@ func (p *plaintexts) fold(meshName string, r plaintextReport, now time.Time) {
 				p.pastSince = now // no answer says that nothing came before
 				return
 			}
-			past = &Plaintext{PlaintextPort: said.PlaintextPort, Sources: map[netip.Addr]PlaintextTally{}}
+			first := NewPlaintext(said.PlaintextPort)
+			past = &first
 			p.past[key] = past
 		}
-		past.merge(said, maxPastSources)
+		past.Merge(said.ended(), maxPastSources)
 	}
 }
 
@@ -202,23 +208,35 @@ func (p *Plaintext) Last() time.Time {
 	return last
 }
 
-// merge adds other, of which nothing is open any more. Sources beyond most are counted as others.
-func (p *Plaintext) merge(other Plaintext, most int) {
-	closed := func(t PlaintextTally) PlaintextTally {
-		t.Count, t.Open = t.Count+uint64(t.Open), 0
-		return t
-	}
+// Merge adds other, of the same port. Sources beyond most are counted as others.
+func (p *Plaintext) Merge(other Plaintext, most int) {
 	for from, t := range other.Sources {
 		sum, known := p.Sources[from]
 		if !known && len(p.Sources) >= most {
-			p.Others.Add(closed(t))
+			p.Others.Add(t)
 			continue
 		}
-		sum.Add(closed(t))
+		sum.Add(t)
 		p.Sources[from] = sum
 	}
-	p.Others.Add(closed(other.Others))
-	p.Probes.Add(closed(other.Probes))
+	p.Others.Add(other.Others)
+	p.Probes.Add(other.Probes)
+}
+
+// ended returns p once nothing of it is open any more. A connection counts when it ends, and a request since it has begun.
+func (p *Plaintext) ended() Plaintext {
+	end := func(t PlaintextTally) PlaintextTally {
+		if !p.Requests {
+			t.Count += uint64(t.Open)
+		}
+		t.Open = 0
+		return t
+	}
+	all := Plaintext{PlaintextPort: p.PlaintextPort, Sources: make(map[netip.Addr]PlaintextTally, len(p.Sources)), Others: end(p.Others), Probes: end(p.Probes)}
+	for from, t := range p.Sources {
+		all.Sources[from] = end(t)
+	}
+	return all
 }
 
 // plaintextsOf returns what a report says.

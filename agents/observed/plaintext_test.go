@@ -140,20 +140,20 @@ func TestPlaintextOfPodsThatAreGone(t *testing.T) {
 	s, passes := lone(t, plane)
 	says(s, db0, 1, "p1", counted(3, "10.0.0.7"))
 	says(s, db0, 2, "p2", counted(1, "10.0.0.8")) // another process of the agent
-	wantSummary(t, s, "default/db-0 /ns/shop/sa/db 8080: 10.0.0.8 1+1", "past /ns/shop/sa/db 8080: 10.0.0.7 4+0")
+	wantSummary(t, s, "default/db-0 /ns/shop/sa/db 8080: 10.0.0.8 1+1", "past /ns/shop/sa/db 8080: 10.0.0.7 3+0")
 
 	successor := db0
 	successor.Instance = "2"
 	plane.Builder.Set("test", dataplaneOf(successor))
 	waittest.Holds(t, patience, "the view has its successor", func() bool { return plane.Builder.View().Dataplane(db0.ID()).Identity.Instance == "2" })
 	says(s, db0, 3, "p2", counted(9, "10.0.0.9"))
-	wantSummary(t, s, "default/db-0 /ns/shop/sa/db 8080: 10.0.0.8 1+1", "past /ns/shop/sa/db 8080: 10.0.0.7 4+0") // it is not of the pod that there is
+	wantSummary(t, s, "default/db-0 /ns/shop/sa/db 8080: 10.0.0.8 1+1", "past /ns/shop/sa/db 8080: 10.0.0.7 3+0") // it is not of the pod that there is
 	says(s, successor, 4, "p3", counted(2, "10.0.0.7"))
 	plane.Builder.Delete("test", mesh.Key{Kind: mesh.KindDataplane, Mesh: db0.Mesh, Name: db0.Dataplane})
 	waittest.Holds(t, patience, "the pod is gone", func() bool { return plane.Builder.View().Dataplane(db0.ID()) == nil })
 	s.Gone(db0.ID())
 	s.Gone(db0.ID())
-	if _, past, _ := s.PlaintextOf("default"); len(past) != 1 || past[0].Sources[netip.MustParseAddr("10.0.0.7")].Count != 7 || past[0].Sources[netip.MustParseAddr("10.0.0.8")].Count != 2 {
+	if _, past, _ := s.PlaintextOf("default"); len(past) != 1 || past[0].Sources[netip.MustParseAddr("10.0.0.7")].Count != 5 || past[0].Sources[netip.MustParseAddr("10.0.0.8")].Count != 1 {
 		t.Errorf("of pods that are gone it knows %+v", past)
 	}
 	passes(observed.PlaintextKept - 2*time.Minute)
@@ -162,6 +162,18 @@ func TestPlaintextOfPodsThatAreGone(t *testing.T) {
 	}
 	passes(2 * time.Minute)
 	wantSummary(t, s)
+}
+
+// What goes on as an agent ends has ended then: a connection counts from then on, and a request since it has begun.
+func TestPlaintextThatGoesOnAsItsAgentEnds(t *testing.T) {
+	for requests, want := range map[bool]string{true: "3+0", false: "4+0"} {
+		s, _ := lone(t, planeWith(t))
+		said := counted(3, "10.0.0.7")
+		said.Inbounds[0].Requests = requests
+		says(s, db0, 1, "p1", said)
+		says(s, db0, 2, "p2", counted(1, "10.0.0.8"))
+		wantSummary(t, s, "default/db-0 /ns/shop/sa/db 8080: 10.0.0.8 1+1", "past /ns/shop/sa/db 8080: 10.0.0.7 "+want)
+	}
 }
 
 // An agent may speak before the view has its Dataplane, as when the control plane starts.

@@ -536,10 +536,10 @@ type StrictMesh struct {
 	// Proxies of the mesh, and how many of them tell what they get.
 	Proxies uint32 `protobuf:"varint,4,opt,name=proxies,proto3" json:"proxies,omitempty"`
 	Telling uint32 `protobuf:"varint,5,opt,name=telling,proto3" json:"telling,omitempty"`
-	// What STRICT would refuse, by workload and port: what was seen last comes first. At most 1000.
+	// What STRICT would refuse, by workload and port: what was seen last comes first. At most 5000.
 	Ports        []*StrictPort `protobuf:"bytes,6,rep,name=ports,proto3" json:"ports,omitempty"`
 	PortsLeftOut uint32        `protobuf:"varint,7,opt,name=ports_left_out,json=portsLeftOut,proto3" json:"ports_left_out,omitempty"`
-	// Proxies that do not tell. At most 1000.
+	// Proxies that do not tell. At most 5000.
 	Gaps          []*StrictGap `protobuf:"bytes,8,rep,name=gaps,proto3" json:"gaps,omitempty"`
 	GapsLeftOut   uint32       `protobuf:"varint,9,opt,name=gaps_left_out,json=gapsLeftOut,proto3" json:"gaps_left_out,omitempty"`
 	unknownFields protoimpl.UnknownFields
