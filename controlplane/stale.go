@@ -36,6 +36,8 @@ var _ peers.Revisions = revisions{}
 
 // Read implements peers.Revisions.
 func (r revisions) Read(ctx context.Context) (newest, seen uint64) {
+	ctx, cancel := context.WithTimeout(ctx, compareInterval/2) // a check that waits for the API server says what it has said last
+	defer cancel()
 	read := r.controller.Cluster.PodRevision()
 	for _, check := range r.cp.checks.Results(ctx, health.Readyz) {
 		if check.Failed() && check.Name != checkCurrent {

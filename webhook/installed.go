@@ -15,8 +15,8 @@ const (
 	ofKuma = "kuma-namespace" + Injects
 )
 
-// Installed returns which pods an installation selects, of which only OwnLabelOnly and ControlPlaneNamespace are set: its webhooks say it. It returns false if none
-// of the configurations has one that injects.
+// Installed returns which pods an installation selects, of which only OwnLabelOnly and ControlPlaneNamespace are set: its webhooks say it. If none of the
+// configurations has one that injects, it returns what is so by default, and false.
 func Installed(configurations []admissionv1.MutatingWebhookConfiguration) (o Options, is bool) {
 	o.OwnLabelOnly = true
 	for i := range configurations {
@@ -33,5 +33,8 @@ func Installed(configurations []admissionv1.MutatingWebhookConfiguration) (o Opt
 			}
 		}
 	}
-	return o, is
+	if !is {
+		return Options{}, false
+	}
+	return o, true
 }

@@ -9,8 +9,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/proto"
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
@@ -220,13 +218,4 @@ func newObject(kind mesh.Kind, body []byte, model, status any) (*object, error) 
 		return nil, fmt.Errorf("decode a %s: %w", kind, mesh.ExplainJSON("", body, o))
 	}
 	return o, nil
-}
-
-// messageJSON encodes a message of the API as a document, including empty and false fields.
-func messageJSON(m proto.Message) (json.RawMessage, error) {
-	body, err := protojson.MarshalOptions{EmitDefaultValues: true}.Marshal(m)
-	if err != nil {
-		return nil, fmt.Errorf("encode an answer: %w", err)
-	}
-	return body, nil
 }

@@ -265,7 +265,7 @@ func serviceObject(s *adminv1.Service) (*object, error) {
 	}
 	status := serviceStatus{Endpoints: []json.RawMessage{}, Identities: append([]string{}, s.GetIdentities()...), Reasons: s.GetReasons()}
 	for _, e := range s.GetEndpoints() {
-		body, err := messageJSON(e)
+		body, err := printer.MessageJSON(e)
 		if err != nil {
 			return nil, err
 		}

@@ -49,7 +49,7 @@ func listProxies(ctx context.Context, api adminv1.AdminServiceClient, filter *ad
 		tail:   response.GetTail(),
 	}
 	for _, entry := range response.GetProxies() {
-		document, err := messageJSON(entry)
+		document, err := printer.MessageJSON(entry)
 		if err != nil {
 			return nil, err
 		}

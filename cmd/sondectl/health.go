@@ -59,7 +59,7 @@ func (c *cli) health() *cobra.Command {
 func healthListing(health *adminv1.Health) (*listing, error) {
 	l := &listing{header: []string{"GROUP", "NAME", "STATUS", "AGE", "TOOK"}}
 	for _, check := range health.GetChecks() {
-		document, err := messageJSON(check)
+		document, err := printer.MessageJSON(check)
 		if err != nil {
 			return nil, err
 		}

@@ -92,7 +92,7 @@ func (c *cli) listRestarts(ctx context.Context, namespace string) (found *adminv
 func restartListing(found *adminv1.ListRestartsResponse) (*listing, error) {
 	l := &listing{header: []string{"NAMESPACE", "POD", "CONTAINER", "STATE", "SINCE", "WHY"}}
 	for _, r := range found.GetRestarts() {
-		document, err := messageJSON(r)
+		document, err := printer.MessageJSON(r)
 		if err != nil {
 			return nil, err
 		}

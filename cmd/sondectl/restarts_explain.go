@@ -63,7 +63,7 @@ func (c *cli) explainRestart() *cobra.Command {
 		if output.Value == printer.Text {
 			return c.writeExplanation(answer)
 		}
-		document, err := messageJSON(answer)
+		document, err := printer.MessageJSON(answer)
 		switch {
 		case err != nil:
 			return err

@@ -3,7 +3,6 @@
 package access
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -42,6 +41,8 @@ const (
 	checksPerSecond = rate.Limit(5)
 	// checksAtOnce of all sources, which share them equally.
 	checksAtOnce = 16
+	// checkTimeout limits one check: both requests, and waiting for others.
+	checkTimeout = 5 * time.Second
 	// maxReason is how much of the API server's reason is passed on, in bytes.
 	maxReason = 300
 )
@@ -56,8 +57,6 @@ type Options struct {
 	// Tokens and Rights are required. How many requests per second they send is limited by their client.
 	Tokens tokenreview.Reviews
 	Rights Rights
-	// Timeout of one check: of both requests, and of waiting for others. Default 5s.
-	Timeout time.Duration
 }
 
 // Authorizer implements admin.Access. It may be used from any goroutine.
@@ -82,7 +81,6 @@ func New(o Options) (*Authorizer, error) {
 	if o.Tokens == nil || o.Rights == nil {
 		return nil, errors.New("access: Options.Tokens and Options.Rights are required")
 	}
-	o.Timeout = cmp.Or(o.Timeout, 5*time.Second)
 	return &Authorizer{
 		o: o, allowed: cache.NewLRUExpireCache(remembered),
 		checks: sourcelimit.New(checksPerSecond, checksBurst), turns: connlimit.NewPlaces[netip.Prefix](connlimit.Options{Total: checksAtOnce}),
@@ -102,9 +100,9 @@ func (a *Authorizer) Authorize(ctx context.Context, token string, need adminv1.R
 	if !a.checks.Allow(from) {
 		return "", status.Error(codes.ResourceExhausted, "too many tokens from this address are being checked: try again in a second")
 	}
-	ctx, cancel := context.WithTimeout(ctx, a.o.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	turn, ok := a.turns.Await(ctx, a.o.Timeout, from, func() {})
+	turn, ok := a.turns.Await(ctx, checkTimeout, from, func() {})
 	if !ok {
 		return "", status.Errorf(codes.ResourceExhausted, "%d other tokens are being checked: try again", checksAtOnce)
 	}

@@ -64,3 +64,10 @@ func DeploymentOf(replicaSet string, pod *corev1.Pod) (name string, is bool) {
 func IsInjected(spec *corev1.PodSpec) bool {
 	return slices.ContainsFunc(spec.Volumes, func(v corev1.Volume) bool { return v.Name == mesh.VolumeIdentity })
 }
+
+// pullReasons are those of a container that waits for its image.
+// Source: kubernetes pkg/kubelet/images/types.go.
+var pullReasons = []string{"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError", "RegistryUnavailable", "SignatureValidationFailed"}
+
+// WaitsForImage reports whether a container waits for that reason since the kubelet cannot get its image.
+func WaitsForImage(reason string) bool { return slices.Contains(pullReasons, reason) }

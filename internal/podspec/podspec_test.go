@@ -46,3 +46,11 @@ func TestPortArgument(t *testing.T) {
 		}
 	}
 }
+
+func TestWaitsForImage(t *testing.T) {
+	for reason, want := range map[string]bool{"ImagePullBackOff": true, "SignatureValidationFailed": true, "RegistryUnavailable": true, "ContainerCreating": false, "CrashLoopBackOff": false, "": false} {
+		if podspec.WaitsForImage(reason) != want {
+			t.Errorf("WaitsForImage(%q) = %t", reason, !want)
+		}
+	}
+}

@@ -74,9 +74,10 @@ func otherMeshes(f *facts) []Line {
 	for _, n := range neighbours {
 		labels := strings.Join(slices.Sorted(maps.Keys(n.labels)), ", ")
 		where := "MutatingWebhookConfiguration " + strings.Join(slices.Sorted(maps.Keys(n.configurations)), ", ")
+		injection := f.injection()
 		both := f.askBoth(n)
 		switch {
-		case n.labels[mesh.LabelInjection] && f.readsKumaLabel():
+		case n.labels[mesh.LabelInjection] && !injection.OwnLabelOnly:
 			level := Fail
 			if !f.installed {
 				level = Warn // that depends on the values
@@ -88,11 +89,11 @@ func otherMeshes(f *facts) []Line {
 		case len(both) > 0:
 			lines = append(lines, Line{
 				Name: name, Level: Fail, Text: fmt.Sprintf("namespaces ask %s and Sonde for a sidecar", n.mesh), Notes: both,
-				Do: fmt.Sprintf("take one of the labels away: %s is %s's, and %s Sonde's", labels, n.mesh, strings.Join(f.injection().InjectionKeys(), ", ")),
+				Do: fmt.Sprintf("take one of the labels away: %s is %s's, and %s Sonde's", labels, n.mesh, strings.Join(injection.InjectionKeys(), ", ")),
 			})
 		default:
 			lines = append(lines, Line{
-				Name: name, Level: OK, Text: fmt.Sprintf("%s is there (%s): %s is %s's, and %s Sonde's", n.mesh, where, labels, n.mesh, strings.Join(f.injection().InjectionKeys(), ", ")),
+				Name: name, Level: OK, Text: fmt.Sprintf("%s is there (%s): %s is %s's, and %s Sonde's", n.mesh, where, labels, n.mesh, strings.Join(injection.InjectionKeys(), ", ")),
 			})
 		}
 	}
@@ -152,23 +153,20 @@ func selected(s *metav1.LabelSelector) []string {
 	return labels
 }
 
-// readsKumaLabel reports whether Sonde injects by the label of Kuma, as it does by default. Of an installation its webhooks say it.
-func (f *facts) readsKumaLabel() bool {
-	o, installed := webhook.Installed(f.mutating.is)
-	return !installed || !o.OwnLabelOnly
-}
-
-// injection returns how Sonde selects pods.
-func (f *facts) injection() *webhook.Options {
-	return &webhook.Options{OwnLabelOnly: !f.readsKumaLabel(), ControlPlaneNamespace: f.namespace}
+// injection returns how Sonde selects pods. Of an installation its webhooks say it.
+func (f *facts) injection() webhook.Options {
+	o, _ := webhook.Installed(f.mutating.is)
+	return webhook.Options{OwnLabelOnly: o.OwnLabelOnly, ControlPlaneNamespace: f.namespace}
 }
 
 // askBoth returns the namespaces that ask for the sidecars of another mesh and of Sonde.
 func (f *facts) askBoth(n neighbour) []string {
 	var both []string
+	injection := f.injection()
+	keys := injection.InjectionKeys()
 	for i := range f.namespaces.is {
 		ns := &f.namespaces.is[i]
-		if asksOther(ns, n) && slices.ContainsFunc(f.injection().InjectionKeys(), func(key string) bool { return switchedOn(ns.Labels[key]) }) {
+		if asksOther(ns, n) && slices.ContainsFunc(keys, func(key string) bool { return switchedOn(ns.Labels[key]) }) {
 			both = append(both, ns.Name)
 		}
 	}

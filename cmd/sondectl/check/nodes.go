@@ -15,6 +15,7 @@ import (
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
+	"github.com/sonde-mesh/sonde/internal/podspec"
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
@@ -136,10 +137,6 @@ func isReady(n *corev1.Node) bool {
 	})
 }
 
-// Reasons of a container that waits for its image.
-// Source: kubernetes pkg/kubelet/images/types.go.
-var pullReasons = []string{"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError", "RegistryUnavailable", "SignatureValidationFailed"}
-
 // outcomeOf returns how it went in a pod so far, and whether that is the end of it.
 func outcomeOf(pod *corev1.Pod) (p problem, reason string, done bool) {
 	for _, s := range pod.Status.ContainerStatuses {
@@ -150,7 +147,7 @@ func outcomeOf(pod *corev1.Pod) (p problem, reason string, done bool) {
 		case t != nil:
 			p, reason = outcomeOfEnd(t)
 			return p, reason, true
-		case w != nil && slices.Contains(pullReasons, w.Reason):
+		case w != nil && podspec.WaitsForImage(w.Reason):
 			return unpulled, cmp.Or(w.Message, w.Reason), true
 		case w != nil && w.Message != "":
 			return unstarted, w.Reason + ": " + w.Message, false
@@ -178,14 +175,8 @@ func outcomeOfEnd(t *corev1.ContainerStateTerminated) (p problem, reason string)
 	case t.Message == "" || t.Reason == "StartError" || t.Reason == "ContainerCannotRun":
 		return unstarted, strings.TrimSuffix(fmt.Sprintf("ended with exit code %d (%s): %s", t.ExitCode, t.Reason, t.Message), ": ")
 	default:
-		return refuses, lastLine(t.Message)
+		return refuses, printer.LastLine(t.Message) // before it are the rules
 	}
-}
-
-// lastLine returns the line with which a program has ended: before it are the rules.
-func lastLine(text string) string {
-	text = strings.TrimRight(text, "\n ")
-	return text[strings.LastIndexByte(text, '\n')+1:]
 }
 
 // triedNodes says which nodes can redirect the connections of a pod.

@@ -19,7 +19,7 @@ func notInjected(f *facts) []Line {
 	if err := cmp.Or(f.pods.err, f.namespaces.err); err != nil {
 		return []Line{unread(name, err)}
 	}
-	namespaces := f.namespacesByName()
+	namespaces, injection := f.namespacesByName(), f.injection()
 	without, wrong := map[string]int{}, []string(nil)
 	have := 0
 	for i := range f.pods.is {
@@ -28,7 +28,7 @@ func notInjected(f *facts) []Line {
 		if ns == nil || ended(pod) {
 			continue
 		}
-		selection, err := webhook.Select(ns, pod, *f.injection())
+		selection, err := webhook.Select(ns, pod, injection)
 		switch {
 		case err != nil:
 			wrong = append(wrong, fmt.Sprintf("%s: %s", workloadOf(pod), err))

@@ -30,7 +30,7 @@ func declaredPorts(f *facts) []Line {
 	if err := cmp.Or(f.pods.err, f.namespaces.err); err != nil {
 		return []Line{unread(name, err)}
 	}
-	namespaces := f.namespacesByName()
+	namespaces, injection := f.namespacesByName(), f.injection()
 	refused, later, moved := map[string]bool{}, map[string]bool{}, map[string]bool{}
 	for i := range f.pods.is {
 		pod := &f.pods.is[i]
@@ -38,7 +38,7 @@ func declaredPorts(f *facts) []Line {
 		if ns == nil || ended(pod) || pod.Spec.HostNetwork || podspec.IsInjected(&pod.Spec) {
 			continue
 		}
-		selection, err := webhook.Select(ns, pod, *f.injection())
+		selection, err := webhook.Select(ns, pod, injection)
 		for port, container := range declared(pod) {
 			note := fmt.Sprintf("%s: container %s has port %d", workloadOf(pod), container, port)
 			switch {

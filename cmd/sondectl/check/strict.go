@@ -3,14 +3,12 @@ package check
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
@@ -125,7 +123,7 @@ func clock(t time.Time) string { return t.Local().Format("2006-01-02 15:04") }
 
 // strictPortLines returns a line for what has come to a port, and one for probes of kubelets.
 func strictPortLines(name string, p *adminv1.StrictPort, now time.Time, quiet time.Duration) ([]Line, error) {
-	about, err := messageJSON(p)
+	about, err := printer.MessageJSON(p)
 	if err != nil {
 		return nil, err
 	}
@@ -284,12 +282,4 @@ func gapLines(name string, m *adminv1.StrictMesh) []Line {
 		lines = append(lines, Line{Level: Warn, Text: fmt.Sprintf("%s: %d more proxies cannot tell what they get", name, n)})
 	}
 	return lines
-}
-
-func messageJSON(m proto.Message) (json.RawMessage, error) {
-	body, err := protojson.MarshalOptions{EmitDefaultValues: true}.Marshal(m)
-	if err != nil {
-		return nil, fmt.Errorf("encode an answer: %w", err)
-	}
-	return body, nil
 }

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"io"
 	"slices"
 	"strings"
@@ -12,6 +13,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/sonde-mesh/sonde/internal/settings"
 )
@@ -42,6 +45,15 @@ func WriteJSON(w io.Writer, v any) error {
 	encoder.SetEscapeHTML(false)
 	encoder.SetIndent("", "  ")
 	return encoder.Encode(v)
+}
+
+// MessageJSON encodes a message of the API as a document, including empty and false fields.
+func MessageJSON(m proto.Message) (json.RawMessage, error) {
+	body, err := protojson.MarshalOptions{EmitDefaultValues: true}.Marshal(m)
+	if err != nil {
+		return nil, fmt.Errorf("encode an answer: %w", err)
+	}
+	return body, nil
 }
 
 // WriteYAML writes v as YAML, by way of its JSON and in the order of it, except that scalar fields come first: otherwise the

@@ -15,6 +15,12 @@ func Plural(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
+// LastLine returns the last line of a text that is not empty.
+func LastLine(text string) string {
+	text = strings.TrimSpace(text)
+	return strings.TrimSpace(text[strings.LastIndexByte(text, '\n')+1:])
+}
+
 // shownFew is how many of many values a table shows.
 const shownFew = 5
 

@@ -46,9 +46,7 @@ type Event struct {
 	Reason, Note string
 	// Part is the container that it is about, "" for the pod.
 	Part string
-	// Reporter has written it.
-	Reporter string
-	At       time.Time
+	At   time.Time
 }
 
 // Plane is what the control plane knows of a pod.

@@ -154,7 +154,7 @@ func restarted(f *why.Facts, container string, last *corev1.ContainerStateTermin
 
 // tell adds an event about a container, the newest.
 func tell(f *why.Facts, reason, part, note string) {
-	f.Events = append([]why.Event{{Reason: reason, Note: note, Part: part, Reporter: "test", At: start.Add(9 * time.Minute)}}, f.Events...)
+	f.Events = append([]why.Event{{Reason: reason, Note: note, Part: part, At: start.Add(9 * time.Minute)}}, f.Events...)
 }
 
 // uninjected takes the pod out of the mesh.

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
 	"github.com/sonde-mesh/sonde/internal/podcause"
 	"github.com/sonde-mesh/sonde/internal/podspec"
 	"github.com/sonde-mesh/sonde/webhook"
@@ -167,11 +168,14 @@ func ended(f *Facts, r *Finding, c container, last *corev1.ContainerStateTermina
 	r.Evidence = withEvents([]Evidence{ofStatus(c, last.FinishedAt.Time, how)}, f.event("BackOff", c.Name))
 }
 
+// unstartable are reasons of a container that waits although its image is there.
+var unstartable = []string{"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "StartError"}
+
 // unmade says why the kubelet cannot start a container, and returns false if that is no fault.
 func unmade(f *Facts, r *Finding, c container, waiting *corev1.ContainerStateWaiting) bool {
 	status := ofStatus(c, time.Time{}, clauses(waiting.Reason, waiting.Message))
-	switch waiting.Reason {
-	case "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError":
+	switch {
+	case podspec.WaitsForImage(waiting.Reason):
 		failed := f.eventThat(func(e *Event) bool {
 			return e.Part == c.Name && e.Reason == "Failed" && strings.HasPrefix(e.Note, "Failed to pull")
 		})
@@ -181,7 +185,7 @@ func unmade(f *Facts, r *Finding, c container, waiting *corev1.ContainerStateWai
 		}
 		r.Cause, r.Text = "ImageNotPulled", fmt.Sprintf("the image of %s is not there: %s", c.title(), clauses(waiting.Reason, sentence(why)))
 		r.Evidence = withEvents([]Evidence{status}, failed)
-	case "CreateContainerConfigError", "CreateContainerError", "RunContainerError", "StartError":
+	case slices.Contains(unstartable, waiting.Reason):
 		r.Cause, r.Text = "ContainerNotMade", fmt.Sprintf("%s cannot be started: %s", c.title(), clauses(waiting.Reason, sentence(waiting.Message)))
 		r.Evidence = withEvents([]Evidence{status}, f.event("Failed", c.Name))
 	default:
@@ -240,7 +244,7 @@ func endText(c *corev1.Container, end *corev1.ContainerStateTerminated) string {
 	case end.Signal != 0:
 		text += fmt.Sprintf(", signal %d", end.Signal)
 	}
-	if message := lastLine(end.Message); message != "" {
+	if message := lastWords(end.Message); message != "" {
 		text += ": " + message
 	}
 	return text
@@ -249,10 +253,9 @@ func endText(c *corev1.Container, end *corev1.ContainerStateTerminated) string {
 // maxMessage is how much of a container's last words is shown, in bytes.
 const maxMessage = 300
 
-// lastLine returns the last line of a termination message.
-func lastLine(message string) string {
-	lines := strings.Split(strings.TrimSpace(message), "\n")
-	last := strings.TrimSpace(lines[len(lines)-1])
+// lastWords returns the end of the last line of a termination message.
+func lastWords(message string) string {
+	last := printer.LastLine(message)
 	if len(last) > maxMessage {
 		last = strings.ToValidUTF8("…"+last[len(last)-maxMessage:], "")
 	}

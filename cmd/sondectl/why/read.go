@@ -1,7 +1,6 @@
 package why
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -69,7 +68,7 @@ func (r *Reader) events(ctx context.Context, pod *corev1.Pod) ([]Event, error) {
 	for i := range list.Items {
 		e := &list.Items[i]
 		all = append(all, Event{
-			Reason: e.Reason, Note: e.Message, Part: partOf(e.InvolvedObject.FieldPath), Reporter: cmp.Or(e.ReportingController, e.Source.Component), At: events.LastSeen(e),
+			Reason: e.Reason, Note: e.Message, Part: partOf(e.InvolvedObject.FieldPath), At: events.LastSeen(e),
 		})
 	}
 	slices.SortStableFunc(all, func(a, b Event) int { return b.At.Compare(a.At) })
