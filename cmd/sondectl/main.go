@@ -7,8 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"strings"
+
+	"k8s.io/klog/v2"
 
 	"github.com/sonde-mesh/sonde/cmd/sondectl/exit"
 	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
@@ -16,6 +19,7 @@ import (
 )
 
 func main() {
+	klog.SetSlogLogger(slog.New(newLibraryLog(os.Stderr)))
 	// Signals end the program as they end any other: nothing needs to be cleaned up, but for the Jobs of check --nodes, and the parent sees which signal it was.
 	os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
