@@ -55,6 +55,19 @@ func (c *cli) callInCluster(ctx context.Context, work func(context.Context, admi
 	return callAt(ctx, to, callTimeout, work)
 }
 
+// callBeside is call of a command that reads objects by the kubeconfig in any case: its flags do not say that the control plane is in that cluster where
+// others say where it is.
+func (c *cli) callBeside(ctx context.Context, work func(context.Context, adminv1.AdminServiceClient) error) error {
+	if c.firstGiven(flagAddress, flagCACert, flagTokenFile, flagContext) == "" {
+		return c.call(ctx, work)
+	}
+	to, err := c.direct()
+	if err != nil {
+		return err
+	}
+	return callAt(ctx, to, callTimeout, work)
+}
+
 // firstGiven returns the first of these flags that the command line or a variable sets, "" if none is.
 func (c *cli) firstGiven(flags ...string) string {
 	for _, flag := range flags {

@@ -32,9 +32,6 @@ func podOf(target string) (name string, is bool, err error) {
 
 // whyPod writes what is wrong with a pod.
 func (c *cli) whyPod(cmd *cobra.Command, objects *cluster.Objects, name string, format printer.Format) error {
-	if _, err := c.inCluster(); err != nil {
-		return err
-	}
 	in, err := cluster.Open(c.cluster)
 	if errors.Is(err, cluster.ErrNoKubeconfig) {
 		return settings.Usagef("a pod is read from an API server, and %w: give --%s", err, cluster.FlagKubeconfig)
@@ -42,17 +39,13 @@ func (c *cli) whyPod(cmd *cobra.Command, objects *cluster.Objects, name string, 
 	if err != nil {
 		return err
 	}
-	_, namespace, err := objects.Load()
-	if err != nil {
-		return err
-	}
 	reader := why.Reader{Client: in.Client, Explain: in.Explain}
-	facts, err := reader.Read(cmd.Context(), namespace, name)
+	facts, err := reader.Read(cmd.Context(), objects.NamespaceIn(in), name)
 	if err != nil {
 		return err
 	}
 	if facts.Wanted() {
-		err := c.call(cmd.Context(), func(ctx context.Context, api adminv1.AdminServiceClient) error {
+		err := c.callBeside(cmd.Context(), func(ctx context.Context, api adminv1.AdminServiceClient) error {
 			return why.Ask(ctx, api, facts)
 		})
 		if err != nil {

@@ -50,6 +50,7 @@ type Cluster struct {
 
 	namespace string // of the control plane, "" if the caller has named none
 	context   string // of the kubeconfig, "" in a pod
+	objects   string // namespace of the context
 }
 
 // Open reads the kubeconfig. Nothing is asked. The error wraps ErrNoKubeconfig if there is none.
@@ -63,7 +64,7 @@ func Open(o Options) (*Cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make client of the API server: %w", err)
 	}
-	return &Cluster{Config: l.config, Client: client, namespace: o.Namespace, context: l.context}, nil
+	return &Cluster{Config: l.config, Client: client, namespace: o.Namespace, context: l.context, objects: l.namespace}, nil
 }
 
 // Namespace returns the one in which the caller means the control plane to be.

@@ -114,6 +114,9 @@ func (o *Objects) AddNamespace(flags *pflag.FlagSet, of string) {
 	flags.StringVarP(&o.namespace, FlagObjectsNamespace, "n", "", "`NAMESPACE` of "+of+"; default that of the context")
 }
 
+// NamespaceIn returns the namespace in a cluster that is open.
+func (o *Objects) NamespaceIn(c *Cluster) string { return cmp.Or(o.namespace, c.objects) }
+
 // Load reads the kubeconfig, and returns how to reach the API server, and the namespace. The error wraps ErrNoKubeconfig if there is none.
 func (o *Objects) Load() (config *rest.Config, namespace string, err error) {
 	in, flag := *o.In, FlagContext
