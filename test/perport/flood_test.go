@@ -3,7 +3,6 @@ package perport
 import (
 	"context"
 	"fmt"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,21 +24,15 @@ const (
 
 // TestFloods has strangers at all ports for probes, and asks as the kubelet does: each probe has the verdict of its application.
 func TestFloods(t *testing.T) {
-	type attack func(t *testing.T, s *seed) (opened *atomic.Int64, stop func())
-	at := func(port func(*seed) int, addresses int, shapes func(*seed) []strangers.Shape) attack {
-		return func(t *testing.T, s *seed) (*atomic.Int64, func()) {
-			return strangers.Attack(t.Context(), fmt.Sprint(address, ":", port(s)), floodConnections, addresses, shapes(s))
-		}
-	}
-	idle := func(*seed) []strangers.Shape { return []strangers.Shape{strangers.Idle()} }
-	http := func(s *seed) []strangers.Shape { return strangers.HTTP(fmt.Sprintf("/%d/metrics", s.inbound)) }
-	http2 := func(*seed) []strangers.Shape { return strangers.HTTP2() }
 	toHTTP, toGRPC, toEither := func(s *seed) int { return s.http }, func(s *seed) int { return s.rpc }, func(s *seed) int { return s.grpc }
-	for name, begin := range map[string]attack{
-		"HTTP, idle, one address": at(toHTTP, 1, idle), "HTTP, idle, many addresses": at(toHTTP, 600, idle),
-		"HTTP, all shapes":        at(toHTTP, 100, http),
-		"gRPC, idle, one address": at(toGRPC, 1, idle), "gRPC, idle, many addresses": at(toGRPC, 600, idle),
-		"gRPC, all shapes": at(toGRPC, 100, http2), "gRPC or TCP, all shapes": at(toEither, 100, http2),
+	for name, tc := range map[string]struct {
+		port      func(*seed) int
+		addresses int
+		kind      string
+	}{
+		"HTTP, idle, one address": {toHTTP, 1, "idle"}, "HTTP, idle, many addresses": {toHTTP, 600, "idle"}, "HTTP, all shapes": {toHTTP, 100, "http"},
+		"gRPC, idle, one address": {toGRPC, 1, "idle"}, "gRPC, idle, many addresses": {toGRPC, 600, "idle"},
+		"gRPC, all shapes": {toGRPC, 100, "http2"}, "gRPC or TCP, all shapes": {toEither, 100, "http2"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newSeed(t, perPort, harness.Options{MeshYAML: harness.MeshYAML("PERMISSIVE")}, harness.ProxyOptions{})
@@ -59,10 +52,11 @@ func TestFloods(t *testing.T) {
 			for what, check := range checks {
 				s.poll(what+" before the flood", limit, check)
 			}
-			opened, stop := begin(t, s)
+			attack := strangers.Attack{Connections: floodConnections, Addresses: tc.addresses, Kind: tc.kind, Path: inbound}
+			opened, stop := attack.Start(t, fmt.Sprint(address, ":", tc.port(s)))
 			defer stop()
 			s.poll("the flood to be there", limit, func(context.Context) error {
-				if n := opened.Load(); n < floodConnections {
+				if n := opened(); n < floodConnections {
 					return fmt.Errorf("%d connections", n)
 				}
 				return nil
@@ -73,12 +67,12 @@ func TestFloods(t *testing.T) {
 			for end := time.Now().Add(floodTime); time.Now().Before(end); <-second.C {
 				for what, check := range checks {
 					asked++
-					if err := check(t.Context()); err != nil {
+					if err := strangers.InTime(floodTimeout, func() error { return check(t.Context()) }); err != nil {
 						t.Errorf("%s: %v", what, err)
 					}
 				}
 			}
-			t.Logf("%d connections in all, %d probes", opened.Load(), asked)
+			t.Logf("%d connections in all, %d probes", opened(), asked)
 		})
 	}
 }
