@@ -9,10 +9,14 @@ MODULES := . test tools deploy/image
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/sonde
 LINT_VERSION := v2.15.0
 LINT := $(CACHE)/tools/golangci-lint-$(LINT_VERSION)/golangci-lint
-# Static programs without debug information and without gRPC's tracing, which costs each agent some MiB.
+# Static programs without debug information and without gRPC's tracing, which costs each agent some MiB. All is compiled like this, or like this with the
+# race detector, which takes cgo: a flag more, and Go compiles all that Sonde uses once more.
+export CGO_ENABLED := 0
+export GOFLAGS := $(strip $(GOFLAGS) -trimpath -tags=grpcnotrace)
+RACE := env CGO_ENABLED=1 go test -race
 # Where git answers, they know their commit, whatever GOFLAGS says; elsewhere, as in an archive of the sources, they say that they do not.
 VCS := $(shell git rev-parse HEAD >/dev/null 2>&1 && echo -buildvcs=true)
-BUILD := CGO_ENABLED=0 go build -trimpath $(VCS) -tags grpcnotrace -ldflags '-s -w'
+BUILD := go build $(VCS) -ldflags '-s -w'
 ENVOY_GETTER := cd tools && go run ./envoy
 # The test bed's directory can be chosen: make cluster-up STATE=/var/tmp/mine
 TESTBED := bin/testbed $(if $(STATE),--state='$(STATE)')
@@ -35,12 +39,12 @@ image: build ## make the container image bin/sonde-image.tar (TAG=registry/name:
 
 .PHONY: bin/testbed
 bin/testbed:
-	cd tools && go build -trimpath -o ../$@ ./testbed
+	cd tools && go build -o ../$@ ./testbed
 
 # Exit code 3 of it says that this history does not have the release before: tests of upgrades are left out then, unless SONDE_TEST_PREVIOUS=required.
 .PHONY: bin/previous
 bin/previous:
-	cd tools && go build -trimpath -o ../$@ ./previous
+	cd tools && go build -o ../$@ ./previous
 
 .PHONY: cluster-up
 cluster-up: bin/testbed ## start a Kubernetes cluster on this machine, as root (NODES=2 IP_FAMILY=dual|ipv4|ipv6 ZONES=a,b NODE_MONITOR_GRACE_PERIOD=40s)
@@ -71,7 +75,7 @@ PROMETHEUS := $(CACHE)/tools/prometheus-$(PROMETHEUS_VERSION)
 
 $(PROMETHEUS)/promtool $(PROMETHEUS)/prometheus:
 	@mkdir -p $(@D)
-	@GOBIN=$(@D) CGO_ENABLED=0 go install -trimpath -tags remove_all_sd,enable_kubernetes_sd -ldflags '-s -w' github.com/prometheus/prometheus/cmd/$(@F)@$(PROMETHEUS_VERSION)
+	@GOBIN=$(@D) go install -tags remove_all_sd,enable_kubernetes_sd -ldflags '-s -w' github.com/prometheus/prometheus/cmd/$(@F)@$(PROMETHEUS_VERSION)
 
 .PHONY: promtool
 promtool: $(PROMETHEUS)/promtool ## build promtool, which tests run, into the cache, and print where it is
@@ -95,7 +99,7 @@ cluster-binaries: bin/testbed ## build the programs of a cluster into the cache,
 
 .PHONY: demo
 demo: build ## show a mesh on this machine, each step checked (KEEP=1: it runs on until Ctrl-C)
-	cd test && go build -trimpath -o ../bin/demo ./demo
+	cd test && go build -o ../bin/demo ./demo
 	@cd test && exec ../bin/demo $(if $(filter-out 0,$(KEEP)),--keep)
 
 .PHONY: envoys
@@ -122,28 +126,28 @@ FLOODS := ^TestPerPortFloods$$
 BESIDE := ./kube
 .PHONY: test
 test: envoys api-server $(HELM) $(PROMETHEUS)/promtool ## run every test of every module, with the race detector if there is a C compiler
-	@failed=; race=-race; compiler=$$(go env CC); \
-	command -v $${compiler%% *} >/dev/null || { race=; echo "no C compiler ($$compiler): the tests run without the race detector" >&2; }; \
+	@failed=; test="$(RACE)"; compiler=$$(go env CC); \
+	command -v $${compiler%% *} >/dev/null || { test="go test"; echo "no C compiler ($$compiler): the tests run without the race detector" >&2; }; \
 	export GORACE=atexit_sleep_ms=0; said=$$(mktemp); trap 'rm -f $$said' EXIT; \
-	(cd test && go test $$race -count=1 -timeout 30m $(BESIDE)) >$$said 2>&1 & beside=$$!; \
+	(cd test && $$test -count=1 -timeout 30m $(BESIDE)) >$$said 2>&1 & beside=$$!; \
 	for module in $(filter-out test,$(MODULES)); do \
 		echo "== tests of $$module ($$SECONDS s)"; \
-		(cd $$module && go test $$race -p 4 ./...) || failed=1; \
+		(cd $$module && $$test -p 4 ./...) || failed=1; \
 	done; \
 	echo "== tests of test ($$SECONDS s)"; \
-	(cd test && go test $$race -count=1 -p 4 -timeout 20m -skip '$(FLOODS)' $$(go list ./... | grep --invert-match --extended-regexp '/test/(hostile|perport|kube)$$')) || failed=1; \
+	(cd test && $$test -count=1 -p 4 -timeout 20m -skip '$(FLOODS)' $$(go list ./... | grep --invert-match --extended-regexp '/test/(hostile|perport|kube)$$')) || failed=1; \
 	echo "== those beside them ($$SECONDS s)"; \
 	wait $$beside || failed=1; cat $$said; \
 	echo "== attacks ($$SECONDS s)"; \
-	(cd test && go test $$race -count=1 -p 1 -timeout 20m $(ATTACKS)) || failed=1; \
-	(cd test && go test $$race -count=1 -run '$(FLOODS)' ./fidelity) || failed=1; \
+	(cd test && $$test -count=1 -p 1 -timeout 20m $(ATTACKS)) || failed=1; \
+	(cd test && $$test -count=1 -run '$(FLOODS)' ./fidelity) || failed=1; \
 	echo "== tests end ($$SECONDS s)"; [ -z "$$failed" ]
 
 # A cluster of the target's own, or that of STATE, with the image, programs of test/ as images and the chart. It ends with the target,
 # unless KEEP. What uses it runs on the network of node 1, where nothing can be downloaded: it is built before.
 OWN_CLUSTER = $(CURDIR)/bin/testbed --state='$(or $(STATE),/var/tmp/sonde-$@)'
 define on_own_cluster
-	$(if $(1),@cd test && CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o ../bin/$@/ $(addprefix ./,$(1)))
+	$(if $(1),@cd test && go build -ldflags '-s -w' -o ../bin/$@/ $(addprefix ./,$(1)))
 	@for program in $(1); do bin/testbed program-image bin/$@/$$program docker.io/sonde-test/$$program:1 bin/$@/$$program.tar; done
 	@$(if $(STATE)$(filter-out 0,$(KEEP)),,trap "$(OWN_CLUSTER) down" EXIT;) \
 	$(if $(STATE),,$(OWN_CLUSTER) up $(UP_FLAGS);) \
@@ -154,7 +158,7 @@ endef
 
 .PHONY: cluster-demo
 cluster-demo: bin/testbed image $(HELM) ## show the mesh on a real cluster, each step checked, as root (STATE=… KEEP=1 IP_FAMILY=dual|ipv4|ipv6)
-	@cd test && go build -trimpath -o ../bin/$@/demo ./demo/cluster
+	@cd test && go build -o ../bin/$@/demo ./demo/cluster
 	$(call on_own_cluster,app,$(OWN_CLUSTER) exec 1 bin/$@/demo)
 
 # What depends on the family of addresses is tried once more where pods have IPv6 alone; all else there by hand, with IP_FAMILY=ipv6.
@@ -168,7 +172,7 @@ E2E_TESTS = $(E2E) $(if $(RUN),tests -test.parallel 3 -test.run '$(RUN)',failed=
 e2e: CHART_VALUES = --set config.guardedLiveness.breaker.workloads=6
 .PHONY: e2e
 e2e: bin/testbed bin/previous image $(HELM) ## test it on a real cluster, as root (RUN=TestName SKIP=TestName STATE=… KEEP=1 IP_FAMILY=dual|ipv4|ipv6)
-	@mkdir -p bin/$@ && cd test && go test -c -tags e2e -o ../bin/$@/e2e.test ./e2e
+	@mkdir -p bin/$@ && cd test && go test -c -tags e2e,grpcnotrace -o ../bin/$@/e2e.test ./e2e
 	@bin/previous --image --repository=. >bin/$@/previous || [ $$? = 3 ]
 	$(call on_own_cluster,app stuckcp,$(E2E_TESTS))
 	$(if $(RUN)$(STATE)$(IP_FAMILY),,@$(MAKE) --no-print-directory $@ IP_FAMILY=ipv6 RUN='$(E2E_IPV6)')
@@ -184,19 +188,19 @@ e2e-watchdog: UP_FLAGS = $(WATCHDOG_CLUSTER) $(if $(IP_FAMILY),--ip-family='$(IP
 e2e-watchdog: CHART_VALUES = --set watchdog.enabled=true --set 'watchdog.namespaces[0].name=default'
 .PHONY: e2e-watchdog
 e2e-watchdog: bin/testbed image $(HELM) ## test the watchdog and the freeze on a real cluster of four nodes in two zones, as root (RUN=TestName STATE=… KEEP=1)
-	@mkdir -p bin/$@ && cd test && go test -c -tags e2e -o ../bin/$@/e2e.test ./e2e
+	@mkdir -p bin/$@ && cd test && go test -c -tags e2e,grpcnotrace -o ../bin/$@/e2e.test ./e2e
 	$(call on_own_cluster,app machines,$(E2E) tests -test.run '$(or $(RUN),^Test(Watchdog|Freeze))')
 
 # A Prometheus that is built takes minutes, and its faults seven more: by hand, not in .ci/run, which tries the alerts with promtool.
 .PHONY: e2e-alerts
 e2e-alerts: bin/testbed image $(HELM) $(PROMETHEUS)/prometheus ## have a real Prometheus scrape a STRICT mesh, and alerts fire for faults that are made, as root (STATE=… KEEP=1)
-	@mkdir -p bin/$@ && cd test && go test -c -tags e2e -o ../bin/$@/e2e.test ./e2e
+	@mkdir -p bin/$@ && cd test && go test -c -tags e2e,grpcnotrace -o ../bin/$@/e2e.test ./e2e
 	$(call on_own_cluster,app,$(E2E) tests -test.run '^TestAlerts$$')
 
 # What takes 50 minutes: by hand and weekly, not in .ci/run. One test both ways: make e2e-kubernetes FOCUS='redirect http liveness' MESH=0
 .PHONY: e2e-kubernetes
 e2e-kubernetes: bin/testbed image $(HELM) ## run Kubernetes' own e2e tests in the mesh, as root, for 50 minutes (FOCUS=regexp MESH=0 PROCS=8 STATE=… KEEP=1)
-	@mkdir -p bin/$@ && cd tools && go build -trimpath -o ../bin/$@/kubee2e ./kubee2e
+	@mkdir -p bin/$@ && cd tools && go build -o ../bin/$@/kubee2e ./kubee2e
 	$(call on_own_cluster,,bin/$@/kubee2e --state='$(or $(STATE),/var/tmp/sonde-$@)' --output=bin/$@ $(if $(FOCUS),--focus='$(FOCUS)') \
 		$(if $(PROCS),--procs='$(PROCS)') $(if $(MESH),--mesh=$(if $(filter-out 0,$(MESH)),true,false)))
 
@@ -216,7 +220,7 @@ bench-hostile: ## attack a control plane for ten minutes, beside proxies that ge
 
 .PHONY: bench-soak
 bench-soak: ## change and break a mesh for ten minutes, and look whether all ends well (DURATION=2m SEED=7)
-	@mkdir -p bin && cd test && go test -tags soak ./bench/soak -run TestSoak -count=1 -v -soak=$(or $(DURATION),10m) $(if $(SEED),-seed=$(SEED)) \
+	@mkdir -p bin && cd test && go test -tags soak,grpcnotrace ./bench/soak -run TestSoak -count=1 -v -soak=$(or $(DURATION),10m) $(if $(SEED),-seed=$(SEED)) \
 		-artifacts -outputdir=$(CURDIR)/bin -timeout 0
 
 $(LINT):
@@ -247,9 +251,9 @@ golden: ## write the golden files anew from what the code does; read the diff
 
 .PHONY: deflake
 deflake: envoys api-server $(HELM) $(PROMETHEUS)/promtool ## run tests again and again until one fails (MODULE=test PKG=./envoy RUN=TestName)
-	@race=-race; command -v $$(go env CC | cut -d' ' -f1) >/dev/null || race=; \
+	@test="$(RACE)"; command -v $$(go env CC | cut -d' ' -f1) >/dev/null || test="go test"; \
 	cd $(or $(MODULE),.); \
 	for ((round = 1; ; round++)); do \
 		echo "== round $$round"; \
-		go test $$race -count=1 $(if $(RUN),-run '$(RUN)') $(or $(PKG),./...); \
+		$$test -count=1 $(if $(RUN),-run '$(RUN)') $(or $(PKG),./...); \
 	done

@@ -54,11 +54,9 @@ func Build(ctx context.Context, race bool) (Programs, error) {
 		return Programs{}, err
 	}
 	bin := filepath.Join(root, "bin")
-	args := []string{"build", "-trimpath"}
-	if race {
-		bin, args = filepath.Join(bin, "race"), append(args, "-race")
-	} else {
-		args = append(args, asReleased...)
+	args, env := asReleased, static
+	if race { // as the Makefile tests: what they share is compiled once
+		bin, args, env = filepath.Join(bin, "race"), []string{"build", "-trimpath", "-tags", "grpcnotrace", "-race"}, "CGO_ENABLED=1"
 	}
 	if err := os.MkdirAll(bin, 0o755); err != nil {
 		return Programs{}, err
@@ -78,10 +76,10 @@ func Build(ctx context.Context, race bool) (Programs, error) {
 		Ctl:          filepath.Join(bin, "sondectl"),
 		App:          filepath.Join(bin, "test-app"),
 	}
-	if _, err := goCommand(ctx, root, nil, append(args, "-o", bin+"/", "./cmd/...")...); err != nil {
+	if _, err := goCommand(ctx, root, env, slices.Concat(args, []string{"-o", bin + "/", "./cmd/..."})...); err != nil {
 		return Programs{}, fmt.Errorf("build the programs: %w", err)
 	}
-	if _, err := goCommand(ctx, filepath.Join(root, "test"), nil, append(args, "-o", p.App, "./app")...); err != nil {
+	if _, err := goCommand(ctx, filepath.Join(root, "test"), env, slices.Concat(args, []string{"-o", p.App, "./app"})...); err != nil {
 		return Programs{}, fmt.Errorf("build the application: %w", err)
 	}
 	envoys, err := Envoys(ctx, "")
@@ -92,8 +90,10 @@ func Build(ctx context.Context, race bool) (Programs, error) {
 	return p, nil
 }
 
-// asReleased are the arguments of "go build" for a program as the Makefile builds it.
-var asReleased = []string{"-tags", "grpcnotrace", "-ldflags", "-s -w"}
+// asReleased are the arguments of Go that build a program as the Makefile does, with static in its environment.
+var asReleased = []string{"build", "-trimpath", "-tags", "grpcnotrace", "-ldflags", "-s -w"}
+
+const static = "CGO_ENABLED=0"
 
 // BuildInto builds a package of the repository, such as cmd/sonde-dp or test/app, as the Makefile does. It returns the path of
 // the program, which is in the directory.
@@ -109,8 +109,8 @@ func BuildInto(ctx context.Context, directory, path string) (string, error) {
 	if inTest, ok := strings.CutPrefix(path, "test/"); ok {
 		module, path = filepath.Join(root, "test"), inTest
 	}
-	args := slices.Concat([]string{"build", "-trimpath"}, asReleased, []string{"-o", program, "./" + path})
-	if _, err := goCommand(ctx, module, []string{"CGO_ENABLED=0"}, args...); err != nil {
+	args := slices.Concat(asReleased, []string{"-o", program, "./" + path})
+	if _, err := goCommand(ctx, module, static, args...); err != nil {
 		return "", fmt.Errorf("build %s: %w", path, err)
 	}
 	return program, nil
@@ -131,16 +131,16 @@ func Envoys(ctx context.Context, version string) ([]string, error) {
 	default:
 		args = append(args, "--version", version)
 	}
-	out, err := goCommand(ctx, filepath.Join(root, "tools"), nil, args...)
+	out, err := goCommand(ctx, filepath.Join(root, "tools"), static, args...)
 	if err != nil {
 		return nil, fmt.Errorf("find Envoy: %w", err)
 	}
 	return strings.Fields(out), nil
 }
 
-func goCommand(ctx context.Context, directory string, env []string, args ...string) (string, error) {
+func goCommand(ctx context.Context, directory, env string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Dir, cmd.Env = directory, append(os.Environ(), env...)
+	cmd.Dir, cmd.Env = directory, append(os.Environ(), env)
 	cmd.WaitDelay = time.Second
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr

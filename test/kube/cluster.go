@@ -112,6 +112,7 @@ func binaries(ctx context.Context) (string, error) {
 	}
 	cmd := exec.CommandContext(ctx, "go", "run", "./testbed", "binaries", "--only=kube-apiserver,etcd")
 	cmd.Dir, cmd.Stderr = filepath.Join(root, "tools"), os.Stderr
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // as the Makefile compiles it
 	out, err := cmd.Output()
 	if err != nil {
 		return "", fmt.Errorf("build kube-apiserver and etcd: %w", err)
