@@ -3,6 +3,7 @@ package strangers
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"os/exec"
 	"strconv"
@@ -80,7 +81,7 @@ func InTime(latest time.Duration, ask func() error) error {
 			return err
 		}
 		if try == failureThreshold {
-			return fmt.Errorf("late for the %d. time in turn, after %s: %v", try, took, err)
+			return errors.Join(fmt.Errorf("late for the %d. time in turn, after %s", try, took), err)
 		}
 	}
 }
