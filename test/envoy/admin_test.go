@@ -3,6 +3,7 @@ package envoy
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/sonde-mesh/sonde/test/harness"
@@ -12,15 +13,21 @@ import (
 // says about that.
 func untilLive(ctx context.Context, socket string) (string, error) {
 	client := harness.SocketClient(socket)
+	var state string
 	err := harness.Poll(ctx, 30*time.Second, "Envoy to try its control plane", func(ctx context.Context) error {
 		tried, err := harness.Get(ctx, client, "http://envoy/stats?filter=upstream_cx_connect_fail$")
-		if err == nil && (tried == "" || tried == "cluster.control_plane.upstream_cx_connect_fail: 0\n") {
-			err = fmt.Errorf("it says %q", tried)
+		if err == nil {
+			state, err = harness.Get(ctx, client, "http://envoy/stats?filter=^control_plane")
 		}
-		return err
+		switch {
+		case err != nil:
+			return err
+		case tried == "" || tried == "cluster.control_plane.upstream_cx_connect_fail: 0\n":
+			return fmt.Errorf("it says %q", tried)
+		case strings.Contains(state, "control_plane.connected_state: 1"): // while it tries
+			return fmt.Errorf("it says %q", state)
+		}
+		return nil
 	})
-	if err != nil {
-		return "", err
-	}
-	return harness.Get(ctx, client, "http://envoy/stats?filter=^control_plane")
+	return state, err
 }
