@@ -10,10 +10,9 @@ CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/sonde
 LINT_VERSION := v2.15.0
 LINT := $(CACHE)/tools/golangci-lint-$(LINT_VERSION)/golangci-lint
 # Static programs without debug information and without gRPC's tracing, which costs each agent some MiB. All is compiled like this, or like this with the
-# race detector, which takes cgo: a flag more, and Go compiles all that Sonde uses once more.
+# race detector: a flag more, and Go compiles all that Sonde uses once more.
 export CGO_ENABLED := 0
 export GOFLAGS := $(strip $(GOFLAGS) -trimpath -tags=grpcnotrace)
-RACE := env CGO_ENABLED=1 go test -race
 # Where git answers, they know their commit, whatever GOFLAGS says; elsewhere, as in an archive of the sources, they say that they do not.
 VCS := $(shell git rev-parse HEAD >/dev/null 2>&1 && echo -buildvcs=true)
 BUILD := go build $(VCS) -ldflags '-s -w'
@@ -118,29 +117,39 @@ test-short: ## run the quick tests of every module, a minute each, before the ot
 		(cd $$module && go test -short -p 4 ./...) || failed=1; \
 	done; [ -z "$$failed" ]
 
-# Tests in test/ run programs that `go test` does not see change: their results are not taken from its cache. Those of test/kube wait for a quarter of an
-# hour in all, one after the other: they run beside the others, and what they say is shown at the end. Those that attack take all processors, and come
-# last, one after the other. Without GORACE each program with the race detector waits for a second before it ends.
+# With the race detector, which takes cgo, if there is a C compiler.
+define with_race
+	race=-race; compiler=$$(go env CC); export CGO_ENABLED=1; command -v $${compiler%% *} >/dev/null || { \
+		race=; CGO_ENABLED=0; echo "no C compiler ($$compiler): the tests run without the race detector" >&2; \
+	}
+endef
+
+# Tests in test/ run programs that `go test` does not see change: their results are not taken from its cache. What they need is compiled before, since calls
+# of Go beside each other would each do that. Those of test/kube wait for a quarter of an hour in all, one after the other: they run beside the others, and
+# so do simulations, whose time is virtual: they get the processors when nobody else wants them. What they say is shown at the end. Those that attack take
+# all processors, and come last, one after the other. Without GORACE each program with the race detector waits for a second before it ends.
 ATTACKS := ./hostile ./perport
 FLOODS := ^TestPerPortFloods$$
 BESIDE := ./kube
+SIMULATIONS := ./freeze ./replicas ./restarts ./schedule
 .PHONY: test
 test: envoys api-server $(HELM) $(PROMETHEUS)/promtool ## run every test of every module, with the race detector if there is a C compiler
-	@failed=; test="$(RACE)"; compiler=$$(go env CC); \
-	command -v $${compiler%% *} >/dev/null || { test="go test"; echo "no C compiler ($$compiler): the tests run without the race detector" >&2; }; \
-	export GORACE=atexit_sleep_ms=0; said=$$(mktemp); trap 'rm -f $$said' EXIT; \
-	(cd test && $$test -count=1 -timeout 30m $(BESIDE)) >$$said 2>&1 & beside=$$!; \
+	@failed=; $(with_race); export GORACE=atexit_sleep_ms=0; said=$$(mktemp -d); trap 'rm -rf $$said' EXIT; \
 	for module in $(filter-out test,$(MODULES)); do \
 		echo "== tests of $$module ($$SECONDS s)"; \
-		(cd $$module && $$test -p 4 ./...) || failed=1; \
+		(cd $$module && go test $$race -p 4 ./...) || failed=1; \
 	done; \
 	echo "== tests of test ($$SECONDS s)"; \
-	(cd test && $$test -count=1 -p 4 -timeout 20m -skip '$(FLOODS)' $$(go list ./... | grep --invert-match --extended-regexp '/test/(hostile|perport|kube)$$')) || failed=1; \
+	cd test; go list $$race -export -test -deps ./... >/dev/null || failed=1; \
+	go test $$race -count=1 -timeout 30m $(BESIDE) >$$said/beside 2>&1 & beside=$$!; \
+	nice -n 19 go test $$race -count=1 -p 2 -timeout 40m $(SIMULATIONS) >$$said/simulations 2>&1 & simulations=$$!; \
+	others=$$(go list ./... | grep --invert-match --line-regexp $(patsubst ./%,-e '.*/%',$(ATTACKS) $(BESIDE) $(SIMULATIONS))); \
+	go test $$race -count=1 -p 3 -timeout 20m -skip '$(FLOODS)' $$others || failed=1; \
 	echo "== those beside them ($$SECONDS s)"; \
-	wait $$beside || failed=1; cat $$said; \
+	wait $$beside || failed=1; wait $$simulations || failed=1; cat $$said/*; \
 	echo "== attacks ($$SECONDS s)"; \
-	(cd test && $$test -count=1 -p 1 -timeout 20m $(ATTACKS)) || failed=1; \
-	(cd test && $$test -count=1 -run '$(FLOODS)' ./fidelity) || failed=1; \
+	go test $$race -count=1 -p 1 -timeout 20m $(ATTACKS) || failed=1; \
+	go test $$race -count=1 -run '$(FLOODS)' ./fidelity || failed=1; \
 	echo "== tests end ($$SECONDS s)"; [ -z "$$failed" ]
 
 # A cluster of the target's own, or that of STATE, with the image, programs of test/ as images and the chart. It ends with the target,
@@ -251,9 +260,8 @@ golden: ## write the golden files anew from what the code does; read the diff
 
 .PHONY: deflake
 deflake: envoys api-server $(HELM) $(PROMETHEUS)/promtool ## run tests again and again until one fails (MODULE=test PKG=./envoy RUN=TestName)
-	@test="$(RACE)"; command -v $$(go env CC | cut -d' ' -f1) >/dev/null || test="go test"; \
-	cd $(or $(MODULE),.); \
+	@$(with_race); cd $(or $(MODULE),.); \
 	for ((round = 1; ; round++)); do \
 		echo "== round $$round"; \
-		$$test -count=1 $(if $(RUN),-run '$(RUN)') $(or $(PKG),./...); \
+		go test $$race -count=1 $(if $(RUN),-run '$(RUN)') $(or $(PKG),./...); \
 	done
