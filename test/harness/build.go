@@ -95,7 +95,7 @@ var asReleased = []string{"build", "-trimpath", "-tags", "grpcnotrace", "-ldflag
 
 const static = "CGO_ENABLED=0"
 
-// BuildInto builds a package of the repository, such as cmd/sonde-dp or test/app, as the Makefile does. It returns the path of
+// BuildInto builds a package of the repository, such as cmd/sonde-dp, test/app or tools/previous, as the Makefile does. It returns the path of
 // the program, which is in the directory.
 func BuildInto(ctx context.Context, directory, path string) (string, error) {
 	root, err := Root()
@@ -106,8 +106,8 @@ func BuildInto(ctx context.Context, directory, path string) (string, error) {
 		return "", err
 	}
 	program, module := filepath.Join(directory, filepath.Base(path)), root
-	if inTest, ok := strings.CutPrefix(path, "test/"); ok {
-		module, path = filepath.Join(root, "test"), inTest
+	if of, inModule, _ := strings.Cut(path, "/"); of == "test" || of == "tools" {
+		module, path = filepath.Join(root, of), inModule
 	}
 	args := slices.Concat(asReleased, []string{"-o", program, "./" + path})
 	if _, err := goCommand(ctx, module, static, args...); err != nil {

@@ -10,8 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
-	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -25,16 +23,12 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
-	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
-	"github.com/sonde-mesh/sonde/controller"
-	"github.com/sonde-mesh/sonde/controller/replicas"
 	"github.com/sonde-mesh/sonde/controlplane"
 	"github.com/sonde-mesh/sonde/identity/ca"
 	"github.com/sonde-mesh/sonde/xds/envoysim"
@@ -87,34 +81,13 @@ func introduce(t testing.TB, client kubernetes.Interface, names []string, planes
 func writePeers(t testing.TB, client kubernetes.Interface, names []string, planes []*plane) {
 	t.Helper()
 	for i, p := range planes {
-		slice := &discoveryv1.EndpointSlice{
-			ObjectMeta:  metav1.ObjectMeta{Name: "peers-" + names[i], Labels: map[string]string{discoveryv1.LabelServiceName: controller.PeersService}},
-			AddressType: discoveryv1.AddressTypeIPv4,
-			Ports:       []discoveryv1.EndpointPort{{Name: new(replicas.Port), Port: new(int32(portOf(t, p.peers))), Protocol: new(corev1.ProtocolTCP)}},
-			Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{ownAddress(t)}, TargetRef: &corev1.ObjectReference{Kind: "Pod", Name: names[i]}}},
-		}
+		slice := PeerSlice(t, names[i], int32(portOf(t, p.peers)))
 		slicesOf := client.DiscoveryV1().EndpointSlices(systemNamespace)
 		if _, err := slicesOf.Create(t.Context(), slice, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = slicesOf.Delete(context.Background(), slice.Name, metav1.DeleteOptions{}) })
 	}
-}
-
-// ownAddress returns an IPv4 address of this host that an EndpointSlice may have, which is none of loopback.
-func ownAddress(t testing.TB) string {
-	t.Helper()
-	addresses, err := net.InterfaceAddrs()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, a := range addresses {
-		if prefix, err := netip.ParsePrefix(a.String()); err == nil && prefix.Addr().Is4() && prefix.Addr().IsGlobalUnicast() {
-			return prefix.Addr().String()
-		}
-	}
-	t.Fatalf("this host has no IPv4 address but those of loopback: %v", addresses)
-	return ""
 }
 
 // machine is a virtual machine with an agent and an Envoy, as far as control planes can see.

@@ -17,15 +17,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/sonde-mesh/sonde/controller"
 	"github.com/sonde-mesh/sonde/controller/leader"
-	"github.com/sonde-mesh/sonde/controller/replicas"
 	"github.com/sonde-mesh/sonde/test/harness"
+	"github.com/sonde-mesh/sonde/test/kube"
 )
 
 const systemNamespace = "sonde-system"
@@ -84,31 +82,10 @@ func (r *replica) announce(port string) {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	slice := &discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Name: "peers-" + r.name, Labels: map[string]string{discoveryv1.LabelServiceName: controller.PeersService}},
-		AddressType: discoveryv1.AddressTypeIPv4,
-		Ports:       []discoveryv1.EndpointPort{{Name: new(replicas.Port), Port: new(int32(number)), Protocol: new(corev1.ProtocolTCP)}},
-		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{ownAddress(r.t)}, TargetRef: &corev1.ObjectReference{Kind: "Pod", Name: r.name}}},
-	}
+	slice := kube.PeerSlice(r.t, r.name, int32(number))
 	if _, err := r.client.DiscoveryV1().EndpointSlices(systemNamespace).Create(r.t.Context(), slice, metav1.CreateOptions{}); err != nil {
 		r.t.Fatal(err)
 	}
-}
-
-// ownAddress returns an IPv4 address of this host that an EndpointSlice may have, which is none of loopback.
-func ownAddress(t *testing.T) string {
-	t.Helper()
-	addresses, err := net.InterfaceAddrs()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, a := range addresses {
-		if n, ok := a.(*net.IPNet); ok && n.IP.To4() != nil && n.IP.IsGlobalUnicast() {
-			return n.IP.String()
-		}
-	}
-	t.Fatalf("this host has no IPv4 address but those of loopback: %v", addresses)
-	return ""
 }
 
 // kill ends the replica as kill -9 does, and has the others know that it is gone.

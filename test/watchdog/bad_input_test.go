@@ -9,12 +9,14 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/sonde-mesh/sonde/test/kube"
 )
 
 // Kubeconfigs that would run a program, read a file, or cannot be used are refused one after the other, and it is told why. Nothing is scaled.
 func TestBadKubeconfigs(t *testing.T) {
 	s := newScene(t, "badkubeconfigs", 3)
-	p := newProxy(t, ownAddress(t))
+	p := newProxy(t, kube.OwnAddress(t))
 	good := string(p.kubeconfig(t))
 	replaced := func(old, text string) []byte {
 		t.Helper()

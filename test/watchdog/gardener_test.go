@@ -22,6 +22,7 @@ import (
 
 	"github.com/sonde-mesh/sonde/api/v1alpha1"
 	"github.com/sonde-mesh/sonde/test/chart"
+	"github.com/sonde-mesh/sonde/test/kube"
 	"github.com/sonde-mesh/sonde/watchdog"
 )
 
@@ -86,7 +87,7 @@ type seedShoot struct {
 func newSeedShoot(t *testing.T, name string, nodes int) *seedShoot {
 	t.Helper()
 	installGardener(t)
-	s := &seedShoot{scene: newScene(t, name, nodes), p: newProxy(t, ownAddress(t))}
+	s := &seedShoot{scene: newScene(t, name, nodes), p: newProxy(t, kube.OwnAddress(t))}
 	s.secret(s.p.kubeconfig(t))
 	s.create()
 	t.Cleanup(func() { // there is no garbage collector

@@ -126,19 +126,3 @@ func (s *scene) secret(kubeconfig []byte) {
 		s.t.Fatal(err)
 	}
 }
-
-// ownAddress returns an address of this machine that is not loopback's: a watchdog refuses those.
-func ownAddress(t *testing.T) string {
-	t.Helper()
-	all, err := net.InterfaceAddrs()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, a := range all {
-		if n, is := a.(*net.IPNet); is && n.IP.IsGlobalUnicast() && n.IP.To4() != nil {
-			return n.IP.String()
-		}
-	}
-	t.Fatal("this machine has no address but those of loopback")
-	return ""
-}

@@ -17,6 +17,7 @@ import (
 	featurestesting "k8s.io/client-go/features/testing"
 
 	"github.com/sonde-mesh/sonde/test/chart"
+	"github.com/sonde-mesh/sonde/test/kube"
 	"github.com/sonde-mesh/sonde/watchdog"
 )
 
@@ -45,7 +46,7 @@ func TestRightsOfTheChart(t *testing.T) {
 	}
 	stop()
 	s.start("b", account) // which takes the next epoch
-	s.secret(newProxy(t, ownAddress(t)).kubeconfig(t))
+	s.secret(newProxy(t, kube.OwnAddress(t)).kubeconfig(t))
 	patch := `{"spec":{"local":null,"kubeconfigSecretName":"probe"}}`
 	if _, err := cluster.Do(t.Context(), http.MethodPatch, s.path()+"/"+s.name, "application/merge-patch+json", patch); err != nil {
 		t.Fatal(err)

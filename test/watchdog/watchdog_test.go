@@ -11,6 +11,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/sonde-mesh/sonde/test/kube"
 	"github.com/sonde-mesh/sonde/watchdog"
 )
 
@@ -99,7 +100,7 @@ func TestPathBreaks(t *testing.T) {
 // meanwhile.
 func TestAPIServerAway(t *testing.T) {
 	s := newScene(t, "away", 4)
-	p := newProxy(t, ownAddress(t))
+	p := newProxy(t, kube.OwnAddress(t))
 	s.secret(p.kubeconfig(t))
 	s.watch("kubeconfigSecretName: probe")
 	s.start("a")
@@ -150,7 +151,7 @@ func TestAPIServerAway(t *testing.T) {
 // Kubeconfigs that are missing, broken, refused or rotated.
 func TestKubeconfigs(t *testing.T) {
 	s := newScene(t, "kubeconfigs", 3)
-	p := newProxy(t, ownAddress(t))
+	p := newProxy(t, kube.OwnAddress(t))
 	s.watch("kubeconfigSecretName: probe")
 	s.start("a")
 	good := string(p.kubeconfig(t))
@@ -167,7 +168,7 @@ func TestKubeconfigs(t *testing.T) {
 	s.verdict("seen", "")
 	s.secret([]byte("users: broken"))
 	probed("must be a kubeconfig, in YAML or JSON")
-	other := newProxy(t, ownAddress(t)) // rotated: another address, another CA
+	other := newProxy(t, kube.OwnAddress(t)) // rotated: another address, another CA
 	s.secret(other.kubeconfig(t))
 	s.verdict("seen", "")
 	s.stays("of kubeconfigs", 0)

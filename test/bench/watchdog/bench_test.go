@@ -47,7 +47,7 @@ func BenchmarkSeen(b *testing.B) {
 	for _, size := range []struct{ clusters, nodes int }{{5, 100}, {100, 100}, {500, 100}, {1, 5000}} {
 		b.Run(fmt.Sprintf("clusters=%d/nodes=%d", size.clusters, size.nodes), func(b *testing.B) {
 			to := mustHost(b)
-			w := newWorld(b, size.clusters, size.nodes, newForwarder(b, ownAddress(b), to))
+			w := newWorld(b, size.clusters, size.nodes, newForwarder(b, kube.OwnAddress(b), to))
 			own := newForwarder(b, "127.0.0.1", to)
 			p := start(b, program, own)
 			p.seen(b, w)

@@ -70,19 +70,3 @@ func (c counting) Read(p []byte) (int, error) {
 	c.n.Add(int64(n))
 	return n, err
 }
-
-// ownAddress returns an address of this machine that is not loopback's: a watchdog refuses those.
-func ownAddress(b *testing.B) string {
-	b.Helper()
-	all, err := net.InterfaceAddrs()
-	if err != nil {
-		b.Fatal(err)
-	}
-	for _, a := range all {
-		if n, is := a.(*net.IPNet); is && n.IP.IsGlobalUnicast() && n.IP.To4() != nil {
-			return n.IP.String()
-		}
-	}
-	b.Fatal("this machine has no address but those of loopback")
-	return ""
-}
