@@ -118,6 +118,7 @@ func TestDeadlockRestarted(t *testing.T) {
 	if i < 0 {
 		t.Fatalf("pod %s has no such process: %+v", name, all)
 	}
+	log := n.follow(name)
 	began := time.Now()
 	if err := syscall.Kill(all[i].pid, syscall.SIGUSR1); err != nil {
 		t.Fatal(err)
@@ -147,14 +148,41 @@ func TestDeadlockRestarted(t *testing.T) {
 		found.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
 	n.waitEvent(name, "Killing", "failed liveness probe")
 
-	log, err := cluster.client.CoreV1().Pods(n.name).GetLogs(name, &corev1.PodLogOptions{Previous: true}).DoRaw(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	stuck := slices.DeleteFunc(slices.Collect(strings.Lines(string(log))), func(line string) bool { return !strings.Contains(line, `"loop is stuck"`) })
+	said := log()
+	stuck := slices.DeleteFunc(slices.Collect(strings.Lines(said)), func(line string) bool { return !strings.Contains(line, `"loop is stuck"`) })
 	if len(stuck) != 1 || !strings.Contains(stuck[0], `"loop":"view"`) || !strings.Contains(stuck[0], "(*Pipeline).apply") {
-		t.Errorf("the log has not the stack of the fan-out, once:\n%s", log)
+		t.Errorf("the log has not the stack of the fan-out, once:\n%s", said)
 	}
 	cp := &namespace{t: t, name: systemNamespace}
 	cp.checkPodsUntouched("another control plane was deadlocked", cp.selected(controlPlaneLabel)...)
+}
+
+// follow follows the log of a pod's only container, and returns what waits for the container's end and returns the log: a kubelet that collects its garbage
+// just when a container ends keeps none of it.
+func (n *namespace) follow(pod string) (log func() string) {
+	n.t.Helper()
+	stream, err := cluster.client.CoreV1().Pods(n.name).GetLogs(pod, &corev1.PodLogOptions{Follow: true}).Stream(n.t.Context())
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	var text []byte
+	var ended error
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		text, ended = io.ReadAll(stream)
+		_ = stream.Close() // all is read
+	}()
+	return func() string {
+		n.t.Helper()
+		select {
+		case <-read:
+		case <-time.After(readyLimit):
+			n.t.Fatalf("the log of pod %s goes on", pod)
+		}
+		if ended != nil {
+			n.t.Logf("the log of pod %s ended with %v", pod, ended)
+		}
+		return string(text)
+	}
 }
