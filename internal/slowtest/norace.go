@@ -1,6 +1,5 @@
 //go:build !race
 
-package cluster
+package slowtest
 
-// schedules is how many are played.
-const schedules = 10_000
+const raced = false

@@ -1,6 +1,5 @@
 //go:build race
 
-package cluster
+package slowtest
 
-// schedules is how many are played: the race detector makes each take ten times as long.
-const schedules = 1_000
+const raced = true
