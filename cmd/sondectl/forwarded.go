@@ -20,13 +20,10 @@ import (
 // inCluster reports whether the control plane is reached by the kubeconfig: where a flag or variable says so, and where neither says anything and there
 // is no context.
 func (c *cli) inCluster() (bool, error) {
-	direct, ofCluster := c.firstGiven(flagAddress, flagCACert, flagTokenFile, flagContext), c.firstGiven(cluster.FlagKubeconfig, cluster.FlagContext, cluster.FlagNamespace)
+	direct, ofCluster := c.addressGiven(), c.firstGiven(cluster.FlagKubeconfig, cluster.FlagContext, cluster.FlagNamespace)
 	switch {
 	case direct != "" && ofCluster != "":
-		return false, &mesh.FieldError{
-			Field: "--" + ofCluster, Value: c.flags.Lookup(ofCluster).Value.String(),
-			Allowed: fmt.Sprintf("must not be given with %s: the control plane is either at an address or in a cluster", c.placeOf(direct)),
-		}
+		return false, c.notWith(ofCluster, direct)
 	case direct != "" || ofCluster != "":
 		return ofCluster != "", nil
 	}
@@ -34,9 +31,17 @@ func (c *cli) inCluster() (bool, error) {
 	return source == "", err
 }
 
+// notWith is the error of two flags of which each says where the control plane is.
+func (c *cli) notWith(ofCluster, direct string) error {
+	return &mesh.FieldError{
+		Field: "--" + ofCluster, Value: c.flags.Lookup(ofCluster).Value.String(),
+		Allowed: fmt.Sprintf("must not be given with %s: the control plane is either at an address or in a cluster", c.placeOf(direct)),
+	}
+}
+
 // clusterAlone is kubernetes for a command that has no use for an address.
 func (c *cli) clusterAlone() (*cluster.Cluster, error) {
-	if direct := c.firstGiven(flagAddress, flagCACert, flagTokenFile, flagContext); direct != "" {
+	if direct := c.addressGiven(); direct != "" {
 		return nil, &mesh.FieldError{Field: c.placeOf(direct), Allowed: "must not be given: this command finds the control plane in the cluster of the kubeconfig"}
 	}
 	in, err := cluster.Open(c.cluster)
@@ -55,17 +60,26 @@ func (c *cli) callInCluster(ctx context.Context, work func(context.Context, admi
 	return callAt(ctx, to, callTimeout, work)
 }
 
-// callBeside is call of a command that reads objects by the kubeconfig in any case: its flags do not say that the control plane is in that cluster where
-// others say where it is.
-func (c *cli) callBeside(ctx context.Context, work func(context.Context, adminv1.AdminServiceClient) error) error {
-	if c.firstGiven(flagAddress, flagCACert, flagTokenFile, flagContext) == "" {
-		return c.call(ctx, work)
+// beside returns the call of a command that reads objects by the kubeconfig in any case: its flags do not say that the control plane is in that cluster
+// where others say where it is. What is wrong with those is an error before anything is read.
+func (c *cli) beside() (call func(context.Context, func(context.Context, adminv1.AdminServiceClient) error) error, err error) {
+	direct := c.addressGiven()
+	switch {
+	case direct == "":
+		_, err := c.inCluster()
+		return c.call, err
+	case c.given(cluster.FlagNamespace):
+		return nil, c.notWith(cluster.FlagNamespace, direct)
 	}
 	to, err := c.direct()
-	if err != nil {
-		return err
-	}
-	return callAt(ctx, to, callTimeout, work)
+	return func(ctx context.Context, work func(context.Context, adminv1.AdminServiceClient) error) error {
+		return callAt(ctx, to, callTimeout, work)
+	}, err
+}
+
+// addressGiven returns the first flag that says at which address the control plane is, "" if none does.
+func (c *cli) addressGiven() string {
+	return c.firstGiven(flagAddress, flagCACert, flagTokenFile, flagContext)
 }
 
 // firstGiven returns the first of these flags that the command line or a variable sets, "" if none is.

@@ -32,6 +32,10 @@ func podOf(target string) (name string, is bool, err error) {
 
 // whyPod writes what is wrong with a pod.
 func (c *cli) whyPod(cmd *cobra.Command, objects *cluster.Objects, name string, format printer.Format) error {
+	call, err := c.beside()
+	if err != nil {
+		return err
+	}
 	in, err := cluster.Open(c.cluster)
 	if errors.Is(err, cluster.ErrNoKubeconfig) {
 		return settings.Usagef("a pod is read from an API server, and %w: give --%s", err, cluster.FlagKubeconfig)
@@ -45,7 +49,7 @@ func (c *cli) whyPod(cmd *cobra.Command, objects *cluster.Objects, name string, 
 		return err
 	}
 	if facts.Wanted() {
-		err := c.callBeside(cmd.Context(), func(ctx context.Context, api adminv1.AdminServiceClient) error {
+		err := call(cmd.Context(), func(ctx context.Context, api adminv1.AdminServiceClient) error {
 			return why.Ask(ctx, api, facts)
 		})
 		if err != nil {

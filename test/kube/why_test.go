@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -168,6 +169,7 @@ func TestWhyPod(t *testing.T) {
 		{"join waits", s.joinWaits},
 		{"listener refused", s.listenerRefused},
 		{"drained", s.drained},
+		{"beside", s.beside},
 		{"which pod", s.whichPod},
 		{"for programs", s.forPrograms},
 	} {
@@ -308,6 +310,32 @@ func (s *whyScene) drained(t *testing.T) {
 	user.why("drained", "pod/drained in namespace why gets no new traffic since T: it drains: pod is drained: a test.")
 	user.sees("^pod drained drains no more\n$", "undrain", "pod/drained", "-n", "why")
 	user.why("drained", "pod/drained in namespace why is well: ")
+}
+
+// beside reads the pod by the kubeconfig, and asks the control plane at an address.
+func (s *whyScene) beside(t *testing.T) {
+	user, directory := &person{t, s.kubeconfig}, t.TempDir()
+	ask := func(address string) string {
+		args := []string{"why", "pod/drained", "-n", "why", "--kubeconfig=" + s.kubeconfig, "--address=" + address}
+		for flag, name := range map[string]string{"--ca-cert-file": "sonde-serving-ca.crt", "--token-file": "sonde-admin-token"} {
+			file := filepath.Join(directory, name)
+			if err := os.WriteFile(file, secret(t, s.client, name), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			args = append(args, flag+"="+file)
+		}
+		stdout, stderr, code := user.calls(args...)
+		if code != 0 || stderr != "" {
+			t.Fatalf("exit code %d, stderr %q", code, stderr)
+		}
+		return stdout
+	}
+	if is := ask(s.p.admin); !strings.HasPrefix(is, "pod/drained in namespace why is well: ") || strings.Contains(is, "Not asked") {
+		t.Errorf("it says\n%s", is)
+	}
+	if is, want := ask("127.0.0.1:1"), "Not asked: the control plane: no control plane at 127.0.0.1:1"; !strings.Contains(is, want) {
+		t.Errorf("it says\n%s\nwant %q", is, want)
+	}
 }
 
 func (s *whyScene) whichPod(t *testing.T) {
