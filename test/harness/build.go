@@ -56,7 +56,7 @@ func Build(ctx context.Context, race bool) (Programs, error) {
 	bin := filepath.Join(root, "bin")
 	args, env := asReleased, static
 	if race { // as the Makefile tests: what they share is compiled once
-		bin, args, env = filepath.Join(bin, "race"), []string{"build", "-trimpath", "-tags", "grpcnotrace", "-race"}, "CGO_ENABLED=1"
+		bin, args, env = filepath.Join(bin, "race"), slices.Concat(build, []string{"-race"}), "CGO_ENABLED=1"
 	}
 	if err := os.MkdirAll(bin, 0o755); err != nil {
 		return Programs{}, err
@@ -90,8 +90,11 @@ func Build(ctx context.Context, race bool) (Programs, error) {
 	return p, nil
 }
 
-// asReleased are the arguments of Go that build a program as the Makefile does, with static in its environment.
-var asReleased = []string{"build", "-trimpath", "-tags", "grpcnotrace", "-ldflags", "-s -w"}
+// build has the arguments of Go with which all is compiled, as in the Makefile. A program is released as asReleased, with static in the environment.
+var (
+	build      = []string{"build", "-trimpath", "-tags", "grpcnotrace"}
+	asReleased = slices.Concat(build, []string{"-ldflags", "-s -w"})
+)
 
 const static = "CGO_ENABLED=0"
 

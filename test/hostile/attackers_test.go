@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
@@ -20,13 +19,8 @@ import (
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
-const (
-	// attackersNice has attackers yield to all others on the processors that they share here: what counts is the work that they make for the
-	// control plane, not their own.
-	attackersNice = 19
-	// attackersVariable has the aims of the process of the attackers.
-	attackersVariable = "SONDE_TEST_ATTACKERS"
-)
+// attackersVariable has the aims of the process of the attackers.
+const attackersVariable = "SONDE_TEST_ATTACKERS"
 
 // aims are what attackers know.
 type aims struct {
@@ -116,9 +110,6 @@ func startAttackers(t *testing.T, a aims) (stop func()) {
 func attackers(text string) error {
 	var a aims
 	if err := json.Unmarshal([]byte(text), &a); err != nil {
-		return err
-	}
-	if err := syscall.Setpriority(syscall.PRIO_PROCESS, 0, attackersNice); err != nil {
 		return err
 	}
 	x := &target{Machine: &harness.Machine{Agents: a.Agents, Admin: a.Admin, Health: a.Health}}

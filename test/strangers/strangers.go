@@ -25,7 +25,7 @@ type Attack struct {
 }
 
 // Start begins the attack on a port. It lasts until stop is called or the test ends, and opened returns how many connections there were. Attackers have
-// processors of their own: here they get those that nobody else wants.
+// processors of their own: here they get those that nobody else wants. setpriority(2) would only do that for one thread.
 func (a Attack) Start(t testing.TB, target string) (opened func() int, stop func()) {
 	t.Helper()
 	program, err := harness.BuildInto(t.Context(), t.TempDir(), "test/strangers/attacker")
