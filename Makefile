@@ -152,11 +152,6 @@ test: envoys api-server $(HELM) $(PROMETHEUS)/promtool ## run every test of ever
 	go test $$race -count=1 -run '$(FLOODS)' ./fidelity || failed=1; \
 	echo "== tests end ($$SECONDS s)"; [ -z "$$failed" ]
 
-.PHONY: schedules
-schedules: ## play all random schedules, of which a run with the race detector plays some
-	go test -count=1 ./watchdog/cluster
-	cd test && go test -count=1 -timeout 30m $(SIMULATIONS)
-
 # A cluster of the target's own, or that of STATE, with the image, programs of test/ as images and the chart. It ends with the target,
 # unless KEEP. What uses it runs on the network of node 1, where nothing can be downloaded: it is built before.
 OWN_CLUSTER = $(CURDIR)/bin/testbed --state='$(or $(STATE),/var/tmp/sonde-$@)'

@@ -1,4 +1,4 @@
-// Package slowtest says what a short run leaves out: `go test -short`, after a line was changed. No other run leaves anything out, but for random schedules, see Raced.
+// Package slowtest says what a short run leaves out: `go test -short`, after a line was changed. No other run leaves anything out.
 package slowtest
 
 import (
@@ -33,15 +33,6 @@ func SkipAll(m *testing.M, why string) {
 func Rounds(all, few int) int {
 	if testing.Short() {
 		return min(all, few)
-	}
-	return all
-}
-
-// Raced returns how many random schedules a test plays: all, or some with the race detector, which makes each take ten times as long. `make schedules`
-// plays all.
-func Raced(all, some int) int {
-	if raced {
-		return some
 	}
 	return all
 }

@@ -11,12 +11,11 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/sonde-mesh/sonde/internal/slowtest"
 	"github.com/sonde-mesh/sonde/test/seeded"
 )
 
 // schedules are played by themselves; more by hand: -schedules=10000.
-var schedules = slowtest.Raced(300, 100)
+const schedules = 300
 
 func TestMain(m *testing.M) {
 	seeded.Setup()

@@ -13,12 +13,11 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/sonde-mesh/sonde/internal/slowtest"
 	"github.com/sonde-mesh/sonde/test/seeded"
 )
 
 // schedules are played by themselves.
-var schedules = slowtest.Raced(1000, 300)
+const schedules = 1000
 
 func TestMain(m *testing.M) {
 	debug.SetGCPercent(1000) // there is little live memory and much garbage
