@@ -80,6 +80,7 @@ func newHolder(p Port, s *Server) (*holder, error) {
 func (h *holder) follow(ctx context.Context, err error) {
 	switch {
 	case ctx.Err() != nil:
+	case errors.Is(err, probe.ErrLate): // the next check may say something about the application: the port stays as it is
 	case err != nil && probe.IsAgentFault(err): // it says nothing about the application: the port stays as it is
 		h.server.report(h.port, fmt.Errorf("the agent cannot check the application: %w", err))
 	case err != nil:

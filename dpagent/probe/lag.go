@@ -1,9 +1,13 @@
 package probe
 
 import (
+	"errors"
 	"sync"
 	"time"
 )
+
+// ErrLate is the error of a check whose time was over while this process could not go on with it: nothing is known of the application.
+var ErrLate = errors.New("the agent was too busy to check")
 
 const (
 	// lagTicks is how often the lag is measured within the timeout of a check. Most checks end before the first tick.
@@ -72,5 +76,5 @@ func (r result) unlessLate(took, timeout, lost time.Duration) result {
 	if !timedOut || lost <= timeout/lagShare {
 		return r
 	}
-	return result{verdict: errored, class: AgentFault, reason: "the agent was too busy to check: " + r.reason}
+	return result{verdict: errored, class: AgentFault, reason: ErrLate.Error() + ": " + r.reason}
 }

@@ -9,6 +9,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"io"
 	"log"
 	"log/slog"
@@ -17,6 +18,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -30,6 +32,10 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if address, ok := os.LookupEnv(checkVariable); ok {
+		fmt.Println(tcpCheck(address))
+		return
+	}
 	slowtest.AtOnce(6)
 	goleak.VerifyTestMain(m)
 }

@@ -2,6 +2,7 @@ package probe
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/netip"
 	"time"
@@ -19,7 +20,7 @@ type tcpProber struct {
 }
 
 // NewTCPCheck returns a function that asks whether a server accepts connections at an address, as a TCP probe does, and counts the
-// verdicts. Of an error IsAgentFault says whether it is about the application.
+// verdicts. An error is about the application, unless it is ErrLate, or IsAgentFault says so.
 func NewTCPCheck(address netip.AddrPort, timeout time.Duration, r prometheus.Registerer) (func(context.Context) error, error) {
 	all, err := newMetrics(r)
 	if err != nil {
@@ -29,10 +30,16 @@ func NewTCPCheck(address netip.AddrPort, timeout time.Duration, r prometheus.Reg
 	a := &tcpProber{dialer: newDialer(resetClose), address: address.String()}
 	a.dialer.Timeout = timeout
 	return func(ctx context.Context) error {
-		began := time.Now()
+		began, late := time.Now(), watchLag(timeout)
 		err := a.connect(ctx)
+		took := time.Since(began)
+		of := judgeTCP(err)
+		is := of.unlessLate(took, timeout, late.stop())
 		if ctx.Err() == nil { // else this is no verdict
-			metrics.observe(judgeTCP(err).verdict, time.Since(began))
+			metrics.observe(is.verdict, took)
+		}
+		if is.verdict != of.verdict {
+			return fmt.Errorf("%w: %w", ErrLate, err)
 		}
 		return err
 	}, nil

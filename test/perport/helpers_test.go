@@ -57,7 +57,9 @@ type seed struct {
 // is the port for HTTP probes.
 func newSeed(t testing.TB, mode string, o harness.Options, p harness.ProxyOptions) *seed {
 	t.Helper()
-	o.Programs = programs
+	if o.Programs == (harness.Programs{}) {
+		o.Programs = programs
+	}
 	m := harness.New(t, o)
 	s := &seed{t: t, m: m}
 	for _, port := range []*int{&s.http, &s.tcp, &s.grpc, &s.only, &s.rpc, &s.inbound, &s.other, &s.inboundApp} {

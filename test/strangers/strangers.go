@@ -3,14 +3,12 @@ package strangers
 
 import (
 	"bufio"
-	"errors"
 	"fmt"
 	"os/exec"
 	"strconv"
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/sonde-mesh/sonde/test/harness"
 )
@@ -65,23 +63,4 @@ func (a Attack) Start(t testing.TB, target string) (opened func() int, stop func
 		}
 	}
 	return func() int { return int(n.Load()) }, stop
-}
-
-// failureThreshold is the kubelet's default: so many probes in turn fail before it believes that.
-const failureThreshold = 3
-
-// InTime asks a probe in an attack, and returns what ask says of its verdict. A verdict that is late is none, whatever it is: it is asked again, as often
-// as the kubelet does, since what is attacked has a machine of its own elsewhere, and here its strangers' work in the kernel is on the same processors.
-func InTime(latest time.Duration, ask func() error) error {
-	for try := 1; ; try++ {
-		began := time.Now()
-		err := ask()
-		took := time.Since(began)
-		if took < latest {
-			return err
-		}
-		if try == failureThreshold {
-			return errors.Join(fmt.Errorf("late for the %d. time in turn, after %s", try, took), err)
-		}
-	}
 }
