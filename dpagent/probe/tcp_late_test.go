@@ -26,7 +26,7 @@ func tcpCheck(address string) string {
 	if err != nil {
 		return err.Error()
 	}
-	fmt.Println("begins")
+	_, _ = fmt.Fprintln(os.Stdout, "begins")
 	err = check(context.Background())
 	return fmt.Sprintf("late: %t, %v", errors.Is(err, probe.ErrLate), err)
 }
