@@ -50,7 +50,7 @@ func (r *restarts) set(id mesh.ID, m *agentv1.Restarts) {
 }
 
 // takeHeld returns how often it was told of db-0 since it was last asked.
-func (r *restarts) takeHeld(t *testing.T) int {
+func (r *restarts) takeHeld(t testing.TB) int {
 	t.Helper()
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -62,6 +62,19 @@ func (r *restarts) takeHeld(t *testing.T) int {
 		}
 	}
 	return len(told)
+}
+
+// wasTold waits until it has been told so often, and no more.
+func (r *restarts) wasTold(h *podHarness, times int) {
+	h.t.Helper()
+	told := 0
+	h.eventually(fmt.Sprintf("it is told %d times", times), func() bool {
+		told += r.takeHeld(h.t)
+		return told >= times
+	})
+	if told > times {
+		h.t.Errorf("it was told %d times, want %d", told, times)
+	}
 }
 
 // guardedPod starts a control plane that grants restarts, and an agent of the pod shop/db-0 that has joined.
@@ -116,9 +129,7 @@ func TestHeldLivenessOfAPod(t *testing.T) {
 	a.holds(heldFor("app", time.Minute), heldFor("cache", 0))
 	h.known(h.heldSince("app", time.Minute), h.heldSince("cache", 0))
 	h.is(meshview.Draining, meshview.LivenessHeld)
-	if n := r.takeHeld(t); n != 1 {
-		t.Errorf("it was told %d times, want once", n)
-	}
+	r.wasTold(h, 1)
 	if told := h.server.Proxy(db0ID).GetLiveness().GetSaid().GetHeld(); len(told) != 2 || told[0].GetFailing().AsDuration() < time.Minute || told[1].GetContainer() != "cache" {
 		t.Errorf("other replicas are told %v", told)
 	}
@@ -135,9 +146,7 @@ func TestHeldLivenessOfAPod(t *testing.T) {
 	want.Grant = "g-2"
 	h.known(want)
 	h.is(meshview.Draining, meshview.LivenessHeld)
-	if n := r.takeHeld(t); n != 1 {
-		t.Errorf("it was told of a grant %d times, want once", n)
-	}
+	r.wasTold(h, 1)
 
 	a.holds()
 	h.known()
@@ -162,12 +171,10 @@ func TestHeldLivenessOutlivesASession(t *testing.T) {
 	a.holds(heldFor("cache", 0))
 	h.known(h.heldSince("cache", 0))
 
-	r.takeHeld(t)
+	r.wasTold(h, 2)
 	h.has("2")
 	h.known()
-	if n := r.takeHeld(t); n != 1 {
-		t.Errorf("it was told %d times that the pod is gone, want once", n)
-	}
+	r.wasTold(h, 1)
 	if m := h.server.Proxy(db0ID); m.GetLiveness() != nil {
 		t.Errorf("other replicas are told %v of its successor", m)
 	}
@@ -182,10 +189,10 @@ func TestHeldLivenessOfAPodThatIsGone(t *testing.T) {
 	a.connect(false)
 	a.holds(heldFor("app", 0))
 	h.known(h.heldSince("app", 0))
-	r.takeHeld(t)
+	r.wasTold(h, 1)
 	h.builder.Delete("test", mesh.Key{Kind: mesh.KindDataplane, Mesh: "default", Name: "db-0.shop"})
 	h.known()
-	h.eventually("it is told", func() bool { return r.takeHeld(t) == 1 })
+	r.wasTold(h, 1)
 }
 
 func TestLivenessRefuses(t *testing.T) {

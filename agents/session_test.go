@@ -142,7 +142,11 @@ func TestSessionRefuses(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			_, a := joined(t, func(o *agents.Options) { o.SetLimits(agents.Limits{HelloTimeout: 300 * time.Millisecond}) })
+			timeout := time.Minute
+			if tc.code == codes.DeadlineExceeded {
+				timeout = 300 * time.Millisecond
+			}
+			_, a := joined(t, func(o *agents.Options) { o.SetLimits(agents.Limits{HelloTimeout: timeout}) })
 			a.open()
 			for _, m := range tc.messages {
 				a.send(m)

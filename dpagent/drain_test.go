@@ -154,7 +154,7 @@ func TestDrainWaitsForRequests(t *testing.T) {
 
 	r.agent.Drain()
 	cp.expect(func(m *agentMessage) bool { return m.GetDraining() != nil })
-	eventually(t, time.Second, func() string {
+	eventually(t, 10*time.Second, func() string {
 		if code, body := r.get("/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(body, "drains") {
 			return body
 		}
@@ -178,7 +178,7 @@ func TestDrainWaitsForRequests(t *testing.T) {
 	if err := <-slow; err != nil {
 		t.Errorf("the request that was open at the drain: %v", err)
 	}
-	r.waitEnd(5 * time.Second)
+	r.waitEnd(20 * time.Second)
 	r.logged("drain done")
 }
 
@@ -212,7 +212,7 @@ func TestDrainWaitsForConnections(t *testing.T) {
 	})
 	r.stillRuns()
 	_ = conn.Close()
-	r.waitEnd(5 * time.Second)
+	r.waitEnd(20 * time.Second)
 	r.logged("drain done")
 }
 
@@ -255,7 +255,7 @@ func TestDrainWaitsForReaders(t *testing.T) {
 	if err = errors.Join(err, answer.Body.Close()); err != nil || len(body) < large {
 		t.Errorf("the client has read %d bytes of %d: %v", len(body), large, err)
 	}
-	r.waitEnd(5 * time.Second)
+	r.waitEnd(20 * time.Second)
 	r.logged("drain done")
 }
 
@@ -318,7 +318,7 @@ func TestDrainEndsAtItsLimit(t *testing.T) {
 	<-app.began
 	started := time.Now()
 	r.agent.Drain()
-	r.waitEnd(5 * time.Second)
+	r.waitEnd(20 * time.Second)
 	if took := time.Since(started); took < 2*time.Second {
 		t.Errorf("the drain took %s, want all of its 2s", took)
 	}
@@ -383,7 +383,7 @@ func TestDrainIsSaidAgain(t *testing.T) {
 	if err := <-slow; err != nil {
 		t.Error(err)
 	}
-	r.waitEnd(5 * time.Second)
+	r.waitEnd(20 * time.Second)
 }
 
 func TestSignals(t *testing.T) {

@@ -60,7 +60,7 @@ func TestBundlesInOrder(t *testing.T) {
 
 	// The next start knows the epoch, and a replica that has heard of the change lets it join.
 	r.cancel()
-	r.waitEnd(5 * time.Second)
+	r.waitEnd(20 * time.Second)
 	r = startAgent(t, o)
 	r.logged("after epoch 20: it is older than the one in use")
 	if code, _ := r.get("/readyz"); code != http.StatusServiceUnavailable {

@@ -93,7 +93,7 @@ func TestEnvoyRefusesItsBootstrap(t *testing.T) {
 		t.Errorf("/livez = %d, want 200: another agent would fare no better", code)
 	}
 	r.cancel()
-	r.waitEnd(5 * time.Second)
+	r.waitEnd(20 * time.Second)
 }
 
 func TestEnvoyDiesWithItsAgent(t *testing.T) {
@@ -136,7 +136,7 @@ func TestTemporaryWorkDirectory(t *testing.T) {
 		}
 	}
 	r.cancel()
-	r.waitEnd(5 * time.Second)
+	r.waitEnd(20 * time.Second)
 	if _, err := os.Stat(made[0]); !os.IsNotExist(err) {
 		t.Errorf("the work directory is still there: %v", err)
 	}
@@ -151,7 +151,7 @@ func TestLongWorkDirectory(t *testing.T) {
 	r := startAgent(t, o)
 	r.waitReady()
 	r.cancel()
-	r.waitEnd(5 * time.Second)
+	r.waitEnd(20 * time.Second)
 }
 
 func TestWorkDirectoryIsTaken(t *testing.T) {
@@ -176,7 +176,7 @@ func TestDrainBeforeJoin(t *testing.T) {
 	r := startAgent(t, options(t, cp))
 	r.logged("not joined yet")
 	r.agent.Drain()
-	r.waitEnd(5 * time.Second)
+	r.waitEnd(20 * time.Second)
 }
 
 func TestTokenIsReplaced(t *testing.T) {

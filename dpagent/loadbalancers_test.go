@@ -357,7 +357,7 @@ func TestSecondSignalWhileItServesOn(t *testing.T) {
 	r.agent.Drain()
 	cp.expect(func(m *agentMessage) bool { return m.GetDraining() != nil })
 	r.cancel()
-	r.waitEnd(5 * time.Second)
+	r.waitEnd(20 * time.Second)
 }
 
 func TestLoadBalancerPortIsTaken(t *testing.T) {

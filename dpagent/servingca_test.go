@@ -107,7 +107,7 @@ func TestServingCARotation(t *testing.T) {
 	cp.tell(30, newCA)
 	// The next start has the annotation of before the rotation.
 	r.cancel()
-	r.waitEnd(5 * time.Second)
+	r.waitEnd(20 * time.Second)
 	streams = cp.ads.Load()
 	r = startAgent(t, o)
 	if use := cp.connects(r, streams).GetInUse(); use.GetServingCaEpoch() != 30 || use.GetServingCaId() != bundleOf(newCA).GetId() {
@@ -169,7 +169,7 @@ func TestKeptServingCANotUsed(t *testing.T) {
 			other := newAuthority(t)
 			cp.tell(20, other) // what was given is replaced
 			r.cancel()
-			r.waitEnd(5 * time.Second)
+			r.waitEnd(20 * time.Second)
 			path := filepath.Join(o.WorkDir, kept)
 			data, err := os.ReadFile(path)
 			if err != nil {

@@ -23,7 +23,7 @@ func joinOnce(t *testing.T, o dpagent.Options) []byte {
 	r := startAgent(t, o)
 	r.waitReady()
 	r.cancel()
-	r.waitEnd(5 * time.Second)
+	r.waitEnd(20 * time.Second)
 	secret, err := os.ReadFile(filepath.Join(o.WorkDir, "sds", "identity.json"))
 	if err != nil {
 		t.Fatal(err)

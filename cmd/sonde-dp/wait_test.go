@@ -128,18 +128,18 @@ func TestWaitFails(t *testing.T) {
 		want string
 	}{
 		"not ready in time": {
-			[]string{"--admin-addr", agentAt(t, never), "--timeout", "200ms"},
-			"not ready after 200ms: identity failed: join: the token has expired; envoy failed: not started",
+			[]string{"--admin-addr", agentAt(t, never), "--timeout", "2s"},
+			"not ready after 2s: identity failed: join: the token has expired; envoy failed: not started",
 		},
-		"others do not know of it": {[]string{"--admin-addr", agentAt(t, unpublished), "--timeout", "200ms"}, "not ready after 200ms: endpoints warning: not told yet"},
+		"others do not know of it": {[]string{"--admin-addr", agentAt(t, unpublished), "--timeout", "2s"}, "not ready after 2s: endpoints warning: not told yet"},
 		"a control plane": {
 			[]string{"--admin-addr", agentAt(t, controlPlane)}, ": a control plane answers there, and no agent: --admin-addr must be that of sonde-dp run",
 		},
 		"another program": {
 			[]string{"--admin-addr", agentAt(t, other)}, ": a program with the checks ping, log answers there, and no agent: --admin-addr must be that of sonde-dp run",
 		},
-		"nobody there":     {[]string{"--admin-addr", "127.0.0.1:1", "--timeout", "200ms"}, "connection refused"},
-		"not an agent":     {[]string{"--admin-addr", stranger.Listener.Addr().String(), "--timeout", "200ms"}, "404 Not Found, as no agent does"},
+		"nobody there":     {[]string{"--admin-addr", "127.0.0.1:1", "--timeout", "2s"}, "connection refused"},
+		"not an agent":     {[]string{"--admin-addr", stranger.Listener.Addr().String(), "--timeout", "2s"}, "404 Not Found, as no agent does"},
 		"no address":       {[]string{"--admin-addr", "agent"}, `--admin-addr: "agent": must be the host:port`},
 		"a port of chance": {[]string{"--admin-addr", "127.0.0.1:0"}, `--admin-addr: "127.0.0.1:0": must be`},
 		"no time":          {[]string{"--timeout", "0s"}, `--timeout: "0s": must be more than 0`},
@@ -161,11 +161,11 @@ func TestWaitStartsAnyway(t *testing.T) {
 	cmd := newCommand(noGuard)
 	var said strings.Builder
 	cmd.SetErr(&said)
-	cmd.SetArgs([]string{"wait", "--admin-addr", agentAt(t, never), "--timeout", "200ms", "--start-anyway"})
+	cmd.SetArgs([]string{"wait", "--admin-addr", agentAt(t, never), "--timeout", "2s", "--start-anyway"})
 	if err := cmd.ExecuteContext(t.Context()); err != nil {
 		t.Errorf("wait = %v, want success", err)
 	}
-	if want := "not ready after 200ms: identity failed: join: no control plane"; !strings.Contains(said.String(), want) {
+	if want := "not ready after 2s: identity failed: join: no control plane"; !strings.Contains(said.String(), want) {
 		t.Errorf("it says %q, want %q", said.String(), want)
 	}
 	cmd.SetArgs([]string{"wait", "--timeout", "0s", "--start-anyway"})

@@ -97,7 +97,7 @@ func TestGarbage(t *testing.T) {
 	g.waitReady()
 	ask := func(n int) {
 		for range n {
-			if got, text := g.probe("one", "/ok", 2*time.Second); got != success {
+			if got, text := g.probe("patient", "/ok", 21*time.Second); got != success {
 				t.Fatalf("%s %s", got, text)
 			}
 		}

@@ -66,6 +66,7 @@ func work(role string) int {
 		Probes: []wire.Limit{
 			{ID: "one", Timeout: time.Second},
 			{ID: "three", Timeout: 3 * time.Second},
+			{ID: "patient", Timeout: 20 * time.Second},
 			{ID: "hook", Hook: true},
 		},
 	})
@@ -89,7 +90,7 @@ func work(role string) int {
 	select {
 	case <-signals:
 		return 7
-	case <-time.After(400 * time.Millisecond): // a drain
+	case <-time.After(2 * time.Second): // a drain
 		return 0
 	}
 }

@@ -96,7 +96,11 @@ func TestGRPCOnItsOwnPort(t *testing.T) {
 				serveGRPC(t, l, tc.register)
 				p.GRPC.Port = int32(port(l))
 			}
-			got, err := callHealth(t, servePorts(t, p), tc.service)
+			address := servePorts(t, p)
+			got, err := callHealth(t, address, tc.service)
+			for n := 1; n < tries && strings.Contains(status.Convert(err).Message(), probe.ErrLate.Error()); n++ {
+				got, err = callHealth(t, address, tc.service)
+			}
 			if s := status.Convert(err); s.Code() != tc.code || !strings.Contains(s.Message(), tc.reason) || got != tc.want {
 				t.Errorf("answer %s, %v, want %s, %s %q", got, err, tc.want, tc.code, tc.reason)
 			}

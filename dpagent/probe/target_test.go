@@ -154,6 +154,7 @@ func TestTargetThatAnswersLate(t *testing.T) {
 			if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
 				t.Fatal(err)
 			}
+			eventually(t, func() bool { got, _ := app.requests(); return len(got) == 1 })
 			_ = c.SetReadDeadline(time.Now().Add(300 * time.Millisecond))
 			if n, err := c.Read(make([]byte, 1)); n > 0 || !strings.Contains(err.Error(), "timeout") {
 				t.Fatalf("read %d bytes, %v, want none yet", n, err)

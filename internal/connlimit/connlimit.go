@@ -1,6 +1,6 @@
 // Package connlimit shares the places of a server among its clients, by source. At the limit a new connection takes the place of another:
 // if it had to wait, a client that opens connections and sends no request would keep all others out. The source with the most connections
-// loses first, and of its connections the one that has been idle for longest.
+// loses first, and of its connections the one that has been idle for longest. Sources with few are as good as each other.
 package connlimit
 
 import (

@@ -56,8 +56,8 @@ type Place[S comparable] struct {
 	calls   int // see Begin
 }
 
-// Take takes a place at once, which is idle. Where none is free, another connection loses its place: of the source with the most places an idle one,
-// else a busy one; of these the one that is so for longest. lost is called if that happens to this one, once and from any goroutine: it
+// Take takes a place at once, which is idle. Where none is free, another connection loses its place: of the source with the most places, or of all sources
+// where none has more than Total/128, an idle one, else a busy one; of these the one that is so for longest. lost is called if that happens to this one, once and from any goroutine: it
 // has to end the connection, and must not wait.
 func (p *Places[S]) Take(source S, lost func()) *Place[S] { return p.take(source, lost, false) }
 
@@ -266,8 +266,8 @@ func (p *Places[S]) ripest() (victim *Place[S], ripe bool) {
 		case victim == nil, isRipe && !ripe:
 		case isRipe != ripe:
 			continue
-		case ripe && s.taken() != victim.share.taken():
-			if s.taken() < victim.share.taken() {
+		case ripe && s.counts() != victim.share.counts():
+			if s.counts() < victim.share.counts() {
 				continue
 			}
 		case !candidate.since.Before(victim.since):
@@ -322,7 +322,7 @@ func (p *Places[S]) nextWaiting() *list.Element {
 func (p *Places[S]) add(source S, lost func(), busy bool) *Place[S] {
 	s := p.sources[source]
 	if s == nil {
-		s = &share[S]{source: source}
+		s = &share[S]{source: source, few: fewOf(p.o.Total)}
 		p.sources[source] = s
 		heap.Push(&p.ranking, s)
 	}

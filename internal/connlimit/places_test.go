@@ -21,7 +21,7 @@ type room struct {
 }
 
 func newRoom(o connlimit.Options) *room {
-	return &room{connlimit.NewPlaces[string](o), map[string]*connlimit.Place[string]{}, make(chan string, 100)}
+	return &room{connlimit.NewPlaces[string](o), map[string]*connlimit.Place[string]{}, make(chan string, 1000)}
 }
 
 // take takes a place for a connection such as "a1", of source "a", a second after the one before.
@@ -29,6 +29,14 @@ func (r *room) take(names ...string) {
 	for _, name := range names {
 		<-time.After(time.Second)
 		r.taken[name] = r.places.Take(name[:1], func() { r.events <- name + " lost" })
+	}
+}
+
+// flood takes busy places, each for a source of its own.
+func (r *room) flood(n int) {
+	for i := range n {
+		r.places.TakeBusy(fmt.Sprint("flood", i), func() { r.events <- fmt.Sprint("flood", i, " lost") })
+		<-time.After(time.Millisecond)
 	}
 }
 
@@ -112,6 +120,22 @@ func TestPlaces(t *testing.T) {
 				r.idle("a1")
 				r.take("c1")
 			}, []string{"b1 lost"},
+		},
+		"of many places, two of a source count as one": {
+			connlimit.Options{Total: 256}, func(r *room) {
+				r.flood(254)
+				r.take("a1", "a2")
+				r.busy("a1", "a2")
+				r.take("b1", "c1")
+			}, []string{"b1 lost", "flood0 lost"},
+		},
+		"and three as three": {
+			connlimit.Options{Total: 256}, func(r *room) {
+				r.flood(253)
+				r.take("a1", "a2", "a3")
+				r.busy("a1", "a2", "a3")
+				r.take("b1", "c1")
+			}, []string{"a1 lost", "b1 lost"},
 		},
 		"one source has its own limit": {
 			connlimit.Options{Each: 2}, func(r *room) { r.take("a1", "b1", "b2", "c1", "b3") }, []string{"b1 lost"},

@@ -8,11 +8,24 @@ import (
 // share is what one source has of the places.
 type share[S comparable] struct {
 	source        S
+	few           int       // see fewOf
 	idle, working list.List // of *Place, those that are so for longest first
 	at            int       // in the ranking
 }
 
 func (s *share[S]) taken() int { return s.idle.Len() + s.working.Len() }
+
+// fewOf returns up to how many places count as one: where a source with two loses before many with one each, a host that asks for two things at once
+// is cut off in the midst of an answer by a flood from many addresses.
+func fewOf(total int) int { return max(1, total/128) }
+
+// counts returns what the source counts for where one is to lose a place, 0 if it has none.
+func (s *share[S]) counts() int {
+	if n := s.taken(); n == 0 || n > s.few {
+		return n
+	}
+	return 1
+}
 
 func (s *share[S]) list(busy bool) *list.List {
 	if busy {
@@ -35,13 +48,13 @@ func (s *share[S]) leastUseful() *Place[S] {
 	return front.Value.(*Place[S])
 }
 
-// ranking is a heap of sources: first the one with the most places, and of those with as many the one whose place is the least useful.
+// ranking is a heap of sources: first the one that counts most, and of those that count as much the one whose place is the least useful.
 type ranking[S comparable] []*share[S]
 
 func (r ranking[S]) Len() int { return len(r) }
 
 func (r ranking[S]) Less(i, j int) bool {
-	if a, b := r[i].taken(), r[j].taken(); a != b || a == 0 {
+	if a, b := r[i].counts(), r[j].counts(); a != b || a == 0 {
 		return a > b
 	}
 	a, b := r[i].leastUseful(), r[j].leastUseful()
