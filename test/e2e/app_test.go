@@ -107,7 +107,7 @@ func (a app) waitCall(format string, args ...any) harness.Answer {
 	a.t.Helper()
 	target := fmt.Sprintf(format, args...)
 	var c called
-	wait(a.t, 30*time.Second, "an answer of "+target, func() error {
+	wait(a.t, readyLimit, "an answer of "+target, func() error {
 		if c = a.call("%s", target); c.Status != http.StatusOK {
 			return fmt.Errorf("it is %+v", c)
 		}

@@ -154,7 +154,7 @@ func killAgent(t *testing.T, w *watched) {
 	for range 3 {
 		worker := w.agent(victim, false)
 		worker.kill(t)
-		w.wait(30*time.Second, "the next worker", func() error {
+		w.wait(readyLimit, "the next worker", func() error {
 			for _, p := range w.processes(victim) {
 				if p.pid != worker.pid && !p.first && len(p.command) > 1 && p.command[1] == "run" {
 					return nil

@@ -72,6 +72,7 @@ func severalContainers(name, outsideNamespace, meshNamespace string, form webhoo
 			Name: "member", Image: appImage, Args: []string{"--call=http://peer." + meshNamespace + "/"},
 		})
 	}
+	serveOn(&p.Spec, 15*time.Second) // as long as checkPreStop may have to be answered
 	first := &p.Spec.Containers[0]
 	first.Ports = []corev1.ContainerPort{{Name: "web", ContainerPort: portHTTP}}
 	first.ReadinessProbe.HTTPGet.Port = intstr.FromString("web")

@@ -21,7 +21,7 @@ import (
 func TestAloneGuarded(t *testing.T) {
 	n := newNamespace(t, injected)
 	cp := &namespace{t: t, name: systemNamespace}
-	const pods, budget, threshold = 12, 3, 10
+	const pods, budget, threshold = 15, 3, 10
 	f := n.newFleet("web", pods, "enabled", func(template *corev1.PodTemplateSpec) {
 		template.Spec.Containers[0].LivenessProbe.FailureThreshold = threshold
 	})

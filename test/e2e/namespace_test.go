@@ -258,7 +258,7 @@ func (n *namespace) events(ctx context.Context) ([]corev1.Event, error) {
 // waitEvent waits for an event about an object whose message has all the words.
 func (n *namespace) waitEvent(object, reason string, words ...string) {
 	n.t.Helper()
-	n.wait(30*time.Second, "an event "+reason+" of "+object, func() error {
+	n.wait(readyLimit, "an event "+reason+" of "+object, func() error {
 		events, err := n.events(n.t.Context())
 		if err != nil {
 			return err

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -220,7 +219,7 @@ func (n *namespace) countEvents(reason, word string) (count int32) {
 // waitInstances waits until calls of the Service are answered by these pods, and no others.
 func (n *namespace) waitInstances(client app, want ...string) {
 	n.t.Helper()
-	n.wait(20*time.Second, "answers of "+strings.Join(want, ", "), func() error { return client.instances(want...) })
+	n.wait(readyLimit, "answers of "+strings.Join(want, ", "), func() error { return client.instances(want...) })
 }
 
 // instances is nil if some calls of the Service are answered by these pods, and no others.
@@ -245,7 +244,7 @@ func (a app) instances(want ...string) error {
 // waitEndpointReady waits until the EndpointSlices say of a pod that it is ready, or not.
 func (n *namespace) waitEndpointReady(pod string, ready bool) {
 	n.t.Helper()
-	n.wait(20*time.Second, fmt.Sprintf("endpoint %s: ready %t", pod, ready), func() error {
+	n.wait(readyLimit, fmt.Sprintf("endpoint %s: ready %t", pod, ready), func() error {
 		slices, err := cluster.client.DiscoveryV1().EndpointSlices(n.name).List(n.t.Context(), metav1.ListOptions{})
 		if err != nil {
 			return err

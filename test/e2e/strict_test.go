@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -40,7 +39,7 @@ func newMesh(t *testing.T, mode string) *namespace {
 		t.Fatal(err)
 	}
 	// Pods that come before the control plane has seen their mesh are refused.
-	n.wait(30*time.Second, "its Mesh to be Accepted", func() error {
+	n.wait(readyLimit, "its Mesh to be Accepted", func() error {
 		u, err := client.Resource(mapping.Resource).Get(t.Context(), n.name, metav1.GetOptions{})
 		if err != nil {
 			return err

@@ -253,14 +253,14 @@ func TestCheckNodesRights(t *testing.T) {
 	go func() {
 		lost <- errors.Join(w.awaitJobs(2), roles.RoleBindings(w.namespace).Delete(t.Context(), "try-jobs", metav1.DeleteOptions{}))
 	}()
-	is := regexp.MustCompile(`sondectl-check-[a-z2-7]{8}`).ReplaceAllString(p.lines("nodes", args...), "sondectl-check-RUN")
+	is := regexp.MustCompile(`sondectl-check-[a-z2-7]{8}`).ReplaceAllString(p.lines("nodes", append(args, "--nodes-timeout=10s")...), "sondectl-check-RUN")
 	if err := <-lost; err != nil {
 		t.Fatal(err)
 	}
 	forbidden := func(job string) string {
 		return fmt.Sprintf(`       %s: delete it: jobs.batch %q is forbidden: User "system:serviceaccount:check-nodes-user:default" cannot delete resource "jobs" in API group "batch" in the namespace "check-nodes-rights"`+"\n", job, job)
 	}
-	want := `[fail] nodes: no pod could try it within 5s
+	want := `[fail] nodes: no pod could try it within 10s
        the Job controller has made no pod: worker-a, worker-b
        do: mend what it says (kubectl describe node), or give them longer with --nodes-timeout
 ` + cordoned + `[warn] nodes: Jobs could not be deleted: they go by themselves when they have ended for 1m0s

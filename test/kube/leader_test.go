@@ -167,6 +167,13 @@ func TestEpochsGrow(t *testing.T) {
 		lease, err := client.CoordinationV1().Leases(ns).Get(t.Context(), leader.LeaseName, metav1.GetOptions{})
 		remove(err)
 		if deletes == "secret" || deletes == "both" {
+			// Without the Secret an epoch is the Unix time, which is what is promised.
+			poll(t, "a later second", func(context.Context) error {
+				if now := time.Now().Unix(); now <= last {
+					return fmt.Errorf("it is %d, and the epoch %d", now, last)
+				}
+				return nil
+			})
 			remove(client.CoreV1().Secrets(ns).Delete(t.Context(), "sonde-"+leader.SecretName, metav1.DeleteOptions{}))
 		}
 		if deletes == "lease" || deletes == "both" {

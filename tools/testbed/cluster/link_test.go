@@ -49,7 +49,7 @@ func TestAPIServerRules(t *testing.T) {
 	api := []string{"10.99.0.1:6443", "[fd99::1]:6443"}
 	open := map[string]net.Conn{}
 	for _, address := range api {
-		open[address], err = dial(address)
+		open[address], err = dial(address, true)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -58,7 +58,7 @@ func TestAPIServerRules(t *testing.T) {
 	for _, up := range []bool{false, false, true, true, false} {
 		run(t, apiServerRules(families, up), "nft", "-f", "-")
 		for _, address := range api {
-			conn, err := dial(address)
+			conn, err := dial(address, up)
 			if (err == nil) != up {
 				t.Errorf("link up %t: dial %s: error = %v", up, address, err)
 			}
@@ -69,7 +69,7 @@ func TestAPIServerRules(t *testing.T) {
 				t.Errorf("link up %t: an open connection with %s goes on", up, address)
 			}
 		}
-		if conn, err := dial("10.99.0.1:10250"); err != nil {
+		if conn, err := dial("10.99.0.1:10250", true); err != nil {
 			t.Errorf("link up %t: another port: %v", up, err)
 		} else {
 			_ = conn.Close()
@@ -110,9 +110,14 @@ func run(t *testing.T, stdin, program string, args ...string) {
 	}
 }
 
-// dial connects on the network of this thread: a dialer with one address makes no goroutine for it.
-func dial(address string) (net.Conn, error) {
-	return net.DialTimeout("tcp", address, 300*time.Millisecond)
+// dial connects on the network of this thread: a dialer with one address makes no goroutine for it. It waits no longer than it takes to show that nobody
+// answers, where nobody is to.
+func dial(address string, up bool) (net.Conn, error) {
+	timeout := 300 * time.Millisecond
+	if up {
+		timeout = 10 * time.Second
+	}
+	return net.DialTimeout("tcp", address, timeout)
 }
 
 func answers(c net.Conn) bool {
