@@ -17,7 +17,7 @@ import (
 )
 
 // hangupDrain is the drain time of the agents. A connection that stays open makes their drains last as long.
-const hangupDrain = 2 * time.Second
+const hangupDrain = 8 * time.Second
 
 // TestHangup closes the terminal of two agents, one of them behind a guard, and of the control plane. The agents drain, and
 // are not in a hurry when the signal comes twice.

@@ -19,7 +19,7 @@ func TestReboot(t *testing.T) {
 	must(t, b.Declare())
 	must(t, b.StartApp(t.Context()))
 	a := add(t, m, harness.ProxyOptions{Name: "a-1", Service: "a", Outbound: []string{"b"}})[0]
-	const life = 3 * time.Second
+	const life = 10 * time.Second
 	token, stderr, err := m.CtlBoth(t.Context(), "generate", "dataplane-token", "--name=b-1", "--valid-for="+life.String())
 	must(t, err)
 	expired := time.Now().Add(life)

@@ -79,7 +79,7 @@ func TestHTTPProbes(t *testing.T) {
 	}
 
 	t.Run("too slow", func(t *testing.T) {
-		must(t, s.asksHTTP(inbound+"?after=1m", 200*time.Millisecond, probe.Failure)(t.Context()))
+		must(t, s.asksHTTP(inbound+"?after=1m", 2*time.Second, probe.Failure)(t.Context()))
 		received(t, application.requests)
 		received(t, application.left) // nobody waits for the answer any more
 	})

@@ -131,9 +131,8 @@ func TestAPIServerAway(t *testing.T) {
 		s.verdict("unknown", tc.cause)
 		s.stays(tc.cause, longEnough)
 		p.set(nil, nil)
-		time.Sleep(time.Second) // kubelets need longer than the first probe
+		s.verdict("seen", "") // kubelets need longer than the first probe
 		s.connect(true)
-		s.verdict("seen", "")
 		s.stays("after "+tc.cause, time.Second)
 	}
 
