@@ -61,10 +61,12 @@ func TestAloneGuarded(t *testing.T) {
 		all, _ = f.restarts()
 		f.waitRestarts(2*time.Minute, min(all+1, pods))
 	}
+	// A grant that the leader wrote as it woke, or of which the kubelet forgot the failures as it was started again, keeps its pod waiting until it is over.
+	const late = restartbudget.InProgress + 2*time.Minute
+	f.waitRestarts(late, pods)
 	testbed(t, "stop", "kubelet2")
 	testbed(t, "start", "kubelet2")
-	// A grant that the leader wrote as it woke, or of which the kubelet forgot the failures as it was started again, keeps its pod waiting until it is over.
-	f.waitHealed(restartbudget.InProgress + 2*time.Minute)
+	f.waitHealed(late)
 	f.check(budget)
 	cp.waitReplicas()
 }
