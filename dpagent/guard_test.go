@@ -41,7 +41,7 @@ func startGuarded(t testing.TB, cp *controlPlane, args ...string) (p *program, u
 	})
 	port := l.Addr().(*net.TCPAddr).Port
 	table, err := mesh.ProbeTable{
-		{ID: "live", Container: "app", Type: mesh.ProbeLiveness, TimeoutSeconds: 10, HTTPGet: &mesh.HTTPGetProbe{Path: "/", Port: int32(port)}},
+		{ID: "live", Container: "app", Type: mesh.ProbeLiveness, TimeoutSeconds: 1, HTTPGet: &mesh.HTTPGetProbe{Path: "/", Port: int32(port)}},
 	}.Encode()
 	if err != nil {
 		t.Fatal(err)
@@ -246,7 +246,7 @@ func probe(client *http.Client, url string) error {
 }
 
 func probeClient() *http.Client {
-	return &http.Client{Timeout: 12 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	return &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 }
 
 func TestMemoryWithGuard(t *testing.T) {

@@ -102,7 +102,7 @@ func TestKilledTwentyTimes(t *testing.T) {
 				case <-ticks.C:
 				}
 				group.Go(func() {
-					v, text := g.probe("one", path, 10*time.Second) // in time is not what this shows
+					v, text := g.probe("one", path, 2*time.Second)
 					mu.Lock()
 					defer mu.Unlock()
 					counts[v]++

@@ -47,7 +47,7 @@ func (c *Check) Ask(ctx context.Context) Outcome {
 	var r result
 	var took time.Duration
 	for range maxErrored {
-		if r, took = checkOnce(ctx, c.prober, ownAgent, c.timeout); r.verdict != errored || ctx.Err() != nil {
+		if r, took = checkOnce(c.timeout, func() result { return c.prober.probe(ctx, ownAgent) }); r.verdict != errored || ctx.Err() != nil {
 			break
 		}
 	}

@@ -139,7 +139,7 @@ func (e *entry) run(ctx context.Context, c *check, userAgent string) {
 		return
 	}
 	var took time.Duration
-	c.result, took = checkOnce(ctx, e.prober, userAgent, e.timeout)
+	c.result, took = checkOnce(e.timeout, func() result { return e.prober.probe(ctx, userAgent) })
 	if ctx.Err() == nil {
 		e.observe(ctx, c.result, took)
 		c.result = e.guard(c.result)
@@ -150,9 +150,9 @@ func (e *entry) run(ctx context.Context, c *check, userAgent string) {
 }
 
 // checkOnce makes one check, and returns how long it took.
-func checkOnce(ctx context.Context, p prober, userAgent string, timeout time.Duration) (result, time.Duration) {
+func checkOnce(timeout time.Duration, check func() result) (result, time.Duration) {
 	began, late := time.Now(), watchLag(timeout)
-	r := p.probe(ctx, userAgent)
+	r := check()
 	took := time.Since(began)
 	return r.unlessLate(took, timeout, late.stop()), took
 }

@@ -30,15 +30,15 @@ func NewTCPCheck(address netip.AddrPort, timeout time.Duration, r prometheus.Reg
 	a := &tcpProber{dialer: newDialer(resetClose), address: address.String()}
 	a.dialer.Timeout = timeout
 	return func(ctx context.Context) error {
-		began, late := time.Now(), watchLag(timeout)
-		err := a.connect(ctx)
-		took := time.Since(began)
-		of := judgeTCP(err)
-		is := of.unlessLate(took, timeout, late.stop())
+		var err error
+		is, took := checkOnce(timeout, func() result {
+			err = a.connect(ctx)
+			return judgeTCP(err)
+		})
 		if ctx.Err() == nil { // else this is no verdict
 			metrics.observe(is.verdict, took)
 		}
-		if is.verdict != of.verdict {
+		if is.verdict == errored && !IsAgentFault(err) {
 			return fmt.Errorf("%w: %w", ErrLate, err)
 		}
 		return err

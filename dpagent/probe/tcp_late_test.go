@@ -63,8 +63,9 @@ func hanging(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var listenErr error
-	if err := errors.Join(raw.Control(func(fd uintptr) { listenErr = syscall.Listen(int(fd), 0) }), listenErr); err != nil {
+	var full error
+	err = raw.Control(func(fd uintptr) { full = syscall.Listen(int(fd), 0) })
+	if err = errors.Join(err, full); err != nil {
 		t.Fatal(err)
 	}
 	conn, err := net.Dial("tcp", l.Addr().String())

@@ -56,9 +56,9 @@ type Place[S comparable] struct {
 	calls   int // see Begin
 }
 
-// Take takes a place at once, which is idle. Where none is free, another connection loses its place: of the source with the most places, or of all sources
-// where none has more than Total/128, an idle one, else a busy one; of these the one that is so for longest. lost is called if that happens to this one, once and from any goroutine: it
-// has to end the connection, and must not wait.
+// Take takes a place at once, which is idle. Where none is free, another connection loses its place: of the source with the most places, or of all
+// sources where none has more than Total/128, an idle one, else a busy one; of these the one that is so for longest. lost is called if that happens
+// to this one, once and from any goroutine: it has to end the connection, and must not wait.
 func (p *Places[S]) Take(source S, lost func()) *Place[S] { return p.take(source, lost, false) }
 
 // TakeBusy is Take of a place that is busy from the first moment on.

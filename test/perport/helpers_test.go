@@ -27,8 +27,8 @@ const (
 	limit = 20 * time.Second
 	// timeout of a probe.
 	timeout = time.Second
-	// follows is how soon a verdict follows the application: a period of the agent, and some for a busy machine, on which it may be late for a check.
-	follows = 5 * time.Second
+	// follows is how soon a verdict follows the application: a period of the agent, and time for a busy machine.
+	follows = 2 * time.Second
 	// address of the Dataplane, and tableAddress of an agent with a table.
 	address      = "127.0.0.2"
 	tableAddress = "127.0.0.3"
