@@ -17,6 +17,7 @@ export GOFLAGS := $(strip $(GOFLAGS) -trimpath -tags=grpcnotrace)
 VCS := $(shell git rev-parse HEAD >/dev/null 2>&1 && echo -buildvcs=true)
 BUILD := go build $(VCS) -ldflags '-s -w'
 ENVOY_GETTER := cd tools && go run ./envoy
+, := ,
 # The test bed's directory can be chosen: make cluster-up STATE=/var/tmp/mine
 TESTBED := bin/testbed $(if $(STATE),--state='$(STATE)')
 UP_FLAGS = $(if $(NODES),--nodes='$(NODES)') $(if $(IP_FAMILY),--ip-family='$(IP_FAMILY)') $(if $(ZONES),--zones='$(ZONES)') \
@@ -97,9 +98,9 @@ cluster-binaries: bin/testbed ## build the programs of a cluster into the cache,
 	@$(TESTBED) binaries
 
 .PHONY: demo
-demo: build ## show a mesh on this machine, each step checked (KEEP=1: it runs on until Ctrl-C)
-	cd test && go build -o ../bin/demo ./demo
-	@cd test && exec ../bin/demo $(if $(filter-out 0,$(KEEP)),--keep)
+demo: ## show a mesh on this machine, each step checked (KEEP=1: it runs on until Ctrl-C; KUBELET=1: the kubelet's own code probes)
+	@envoy=$$(cd tools && go run ./prepare $(if $(VCS),-vcs) $(if $(filter-out 0,$(KUBELET)),-tags grpcnotrace$(,)kubelet) demo); \
+	cd test && exec ../bin/demo --envoy="$$envoy" $(if $(filter-out 0,$(KEEP)),--keep)
 
 .PHONY: envoys
 envoys: ## get an Envoy of each supported version into the cache
@@ -109,7 +110,7 @@ envoys: ## get an Envoy of each supported version into the cache
 api-server: ## build kube-apiserver and etcd, which tests run, into the cache
 	cd tools && go run ./testbed binaries --only=kube-apiserver,etcd
 
-# internal/slowtest says what it leaves out; make test leaves nothing out. Most tests wait, so that more packages than processors are tested at once.
+# docs/testing.md says what each tier of tests shows. internal/testing/slowtest says what test-short leaves out.
 .PHONY: test-short
 test-short: ## run the quick tests of every module, a minute each, before the others
 	@failed=; for module in $(MODULES); do \
@@ -117,39 +118,58 @@ test-short: ## run the quick tests of every module, a minute each, before the ot
 		(cd $$module && go test -short -p 4 ./...) || failed=1; \
 	done; [ -z "$$failed" ]
 
-# With the race detector, which takes cgo, if there is a C compiler.
+# With the race detector, which takes cgo, if there is a C compiler. Without GORACE each program with the race detector waits for a second before it ends.
 define with_race
-	race=-race; compiler=$$(go env CC); export CGO_ENABLED=1; command -v $${compiler%% *} >/dev/null || { \
+	race=-race; compiler=$$(go env CC); export CGO_ENABLED=1 GORACE=atexit_sleep_ms=0; command -v $${compiler%% *} >/dev/null || { \
 		race=; CGO_ENABLED=0; echo "no C compiler ($$compiler): the tests run without the race detector" >&2; \
 	}
 endef
 
-# Tests in test/ run programs that `go test` does not see change: their results are not taken from its cache. What they need is compiled before, since calls
-# of Go beside each other would each do that. Those of test/kube wait for a quarter of an hour in all, one after the other: they run beside the others, and
-# so do simulations, whose time is virtual: they get the processors when nobody else wants them. What they say is shown at the end. Those that attack take
-# all processors, and come last, one after the other. Without GORACE each program with the race detector waits for a second before it ends.
-ATTACKS := ./hostile ./perport
-FLOODS := ^TestPerPortFloods$$
-BESIDE := ./kube
-SIMULATIONS := ./freeze ./replicas ./restarts ./schedule
+# go test runs test programs by it, and it keeps the CPU time of each package: go test $$measured, and bin/testcpu -summary=$$TESTCPU_LOG at the end.
+.PHONY: bin/testcpu
+bin/testcpu:
+	@cd tools && go build -o ../$@ ./testcpu
+define with_budget
+	measured="-exec $(CURDIR)/bin/testcpu"; export TESTCPU_ROOT=$(CURDIR) TESTCPU_LOG=$(CURDIR)/bin/testcpu.log; rm -f $$TESTCPU_LOG
+endef
+
+# Of module test all but test/real, test/e2e and test/bench. What test/fast.txt names runs programs that `go test` does not see change: those results are
+# not taken from its cache, and what takes long of it is nightly.
+LONG := ^Test(PerPortFloods|EndOfTheAgent)$$
+FAST_REAL = $(shell awk '/^test\// { sub("test/", "./", $$1); print $$1 }' test/fast.txt)
 .PHONY: test
-test: envoys api-server $(HELM) $(PROMETHEUS)/promtool ## run every test of every module, with the race detector if there is a C compiler
-	@failed=; $(with_race); export GORACE=atexit_sleep_ms=0; said=$$(mktemp -d); trap 'rm -rf $$said' EXIT; \
+test: bin/testcpu ## run the fast tests of every module, with the race detector if there is a C compiler
+	@failed=; $(with_race); $(with_budget); (cd tools && go run ./prepare $$race test $(MODULES) >/dev/null); \
+	for module in $(MODULES); do \
+		echo "== tests of $$module ($$SECONDS s)"; cd $(CURDIR)/$$module; packages=./...; \
+		if [ $$module = test ]; then packages=$$(go list ./... | grep --invert-match -E '/test/(real|e2e|bench)(/|$$)' | grep --invert-match --line-regexp $(patsubst ./%,-e '.*/test/%',$(FAST_REAL))); fi; \
+		go test $$race $$measured -p 3 $$packages || failed=1; \
+	done; \
+	echo "== tests of test with real programs ($$SECONDS s)"; cd $(CURDIR)/test; \
+	go test $$race -count=1 -p 2 -skip '$(LONG)' $(FAST_REAL) || failed=1; \
+	echo "== tests end ($$SECONDS s)"; $(CURDIR)/bin/testcpu -summary=$$TESTCPU_LOG; [ -z "$$failed" ]
+
+REAL_PACKAGES = $(shell awk '/^[a-z]/ { print "./real/" $$1 }' test/real.txt | sort -u)
+REAL_TESTS = ^($(shell awk '/^[a-z]/ { $$1 = ""; print }' test/real.txt | xargs | tr ' ' '|'))$$
+.PHONY: test-real
+test-real: api-server ## run the tests of the real programs that test/real.txt names: API servers, Envoys, kernels
+	@cd test && go test -count=1 -p 2 -run '$(REAL_TESTS)' $(REAL_PACKAGES)
+
+# Attacks take all processors: they come last, one after the other.
+ATTACKS := ./real/hostile ./real/perport ./real/probesecurity
+FLOODS := ^TestPerPortFloods$$
+.PHONY: test-all
+test-all: envoys api-server $(HELM) $(PROMETHEUS)/promtool ## run every test of every module, with each seed and each supported Envoy: for hours
+	@failed=; $(with_race); export SONDE_TEST_SEEDS=all SONDE_TEST_ENVOYS=all; \
 	for module in $(filter-out test,$(MODULES)); do \
 		echo "== tests of $$module ($$SECONDS s)"; \
-		(cd $$module && go test $$race -p 4 ./...) || failed=1; \
+		(cd $$module && go test $$race -p 3 -timeout 60m ./...) || failed=1; \
 	done; \
-	echo "== tests of test ($$SECONDS s)"; \
-	cd test; go list $$race -export -test -deps ./... >/dev/null || failed=1; \
-	go test $$race -count=1 -timeout 30m $(BESIDE) >$$said/beside 2>&1 & beside=$$!; \
-	nice -n 19 go test $$race -count=1 -p 2 -timeout 40m $(SIMULATIONS) >$$said/simulations 2>&1 & simulations=$$!; \
-	others=$$(go list ./... | grep --invert-match --line-regexp $(patsubst ./%,-e '.*/%',$(ATTACKS) $(BESIDE) $(SIMULATIONS))); \
-	go test $$race -count=1 -p 3 -timeout 20m -skip '$(FLOODS)' $$others || failed=1; \
-	echo "== those beside them ($$SECONDS s)"; \
-	wait $$beside || failed=1; wait $$simulations || failed=1; cat $$said/*; \
+	echo "== tests of test ($$SECONDS s)"; cd test; \
+	go test $$race -count=1 -p 2 -timeout 60m -skip '$(FLOODS)' $$(go list ./... | grep --invert-match --line-regexp $(patsubst ./%,-e '.*/%',$(ATTACKS))) || failed=1; \
 	echo "== attacks ($$SECONDS s)"; \
-	go test $$race -count=1 -p 1 -timeout 20m $(ATTACKS) || failed=1; \
-	go test $$race -count=1 -run '$(FLOODS)' ./fidelity || failed=1; \
+	go test $$race -count=1 -p 1 -timeout 30m $(ATTACKS) || failed=1; \
+	go test $$race -count=1 -timeout 30m -run '$(FLOODS)' ./fidelity || failed=1; \
 	echo "== tests end ($$SECONDS s)"; [ -z "$$failed" ]
 
 # A cluster of the target's own, or that of STATE, with the image, programs of test/ as images and the chart. It ends with the target,
@@ -174,27 +194,33 @@ cluster-demo: bin/testbed image $(HELM) ## show the mesh on a real cluster, each
 E2E_IPV6 = Seed|Strict|StatefulSet|Forms
 # Tests that stop what all need come last.
 E2E = cd test/e2e; tests() { SONDE_E2E_TESTBED=$(CURDIR)/bin/testbed SONDE_E2E_HELM=$(HELM) SONDE_E2E_PREVIOUS=$$(cat $(CURDIR)/bin/$@/previous 2>/dev/null) $(OWN_CLUSTER) exec 1 ../../bin/$@/e2e.test -test.v -test.timeout 40m "$$@"; };
-E2E_TESTS = $(E2E) $(if $(RUN),tests -test.parallel 3 -test.run '$(RUN)',failed=; \
+E2E_TESTS = $(E2E) $(if $(RUN),tests -test.parallel 3 -test.run '$(RUN)',$(if $(SMOKE),$(SMOKE_TESTS),failed=; \
 	tests -test.parallel 3 -test.skip '^Test(Alone|Watchdog|Freeze|Alerts|Upgrade)' || failed=1; \
-	tests -test.run '^TestAlone' $(if $(SKIP),-test.skip '$(SKIP)') || failed=1; [ -z "$$failed" ])
+	tests -test.run '^TestAlone' $(if $(SKIP),-test.skip '$(SKIP)') || failed=1; [ -z "$$failed" ]))
+# One of each kind, for each change: a pod's life, STRICT, guarded liveness; a node that goes, a replica that is killed, an upgrade, nodes that are cut off.
+SMOKE_TESTS = failed=; tests -test.parallel 4 -test.run '^Test(SeedInjected|SeedLives|Strict|GuardedLiveness)$$' -test.skip 'TestSeedLives/.*/per-port' || failed=1; \
+	tests -test.run '^TestAlone(Drain|ReplicasKilled|Upgrade)$$' || failed=1; \
+	tests -test.run '^TestWatchdogKubeletsCutOff$$' || failed=1; [ -z "$$failed" ]
 # Tests in parallel have several workloads fail: by default that opens the breaker, for all of them.
-e2e: CHART_VALUES = --set config.guardedLiveness.breaker.workloads=6
+e2e: CHART_VALUES = --set config.guardedLiveness.breaker.workloads=6 $(if $(SMOKE),$(WATCHDOG_VALUES))
+e2e: UP_FLAGS += $(if $(SMOKE),$(WATCHDOG_CLUSTER))
 .PHONY: e2e
-e2e: bin/testbed bin/previous image $(HELM) ## test it on a real cluster, as root (RUN=TestName SKIP=TestName STATE=… KEEP=1 IP_FAMILY=dual|ipv4|ipv6)
+e2e: bin/testbed bin/previous image $(HELM) ## test it on a real cluster, as root (SMOKE=1 RUN=TestName SKIP=TestName STATE=… KEEP=1 IP_FAMILY=dual|ipv4|ipv6)
 	@mkdir -p bin/$@ && cd test && go test -c -tags e2e,grpcnotrace -o ../bin/$@/e2e.test ./e2e
 	@bin/previous --image --repository=. >bin/$@/previous || [ $$? = 3 ]
-	$(call on_own_cluster,app stuckcp,$(E2E_TESTS))
-	$(if $(RUN)$(STATE)$(IP_FAMILY),,@$(MAKE) --no-print-directory $@ IP_FAMILY=ipv6 RUN='$(E2E_IPV6)')
+	$(call on_own_cluster,app stuckcp $(if $(SMOKE),machines),$(E2E_TESTS))
+	$(if $(RUN)$(SMOKE)$(STATE)$(IP_FAMILY),,@$(MAKE) --no-print-directory $@ IP_FAMILY=ipv6 RUN='$(E2E_IPV6)')
 
 # Before a release: make e2e has all but the last, which takes as long as the others.
 .PHONY: e2e-upgrade
 e2e-upgrade: ## test upgrades alone on a real cluster, with all probes asked meanwhile, as root
-	@$(MAKE) --no-print-directory e2e RUN='^Test(AloneGuides|AloneReinstall|AloneUpgrade|UpgradeProbes)$$'
+	@$(MAKE) --no-print-directory e2e RUN='^Test(AloneGuides|AloneReinstall|AloneUpgrade|AloneRollback|UpgradeProbes)$$'
 
-# Nodes become Unknown only in this cluster, and its tests take twenty minutes: .ci/run has them as a part of its own.
+# Nodes become Unknown only in this cluster and in that of the smoke; its tests take twenty minutes.
 WATCHDOG_CLUSTER := --nodes=4 --zones=a,b --node-monitor-grace-period=40s
+WATCHDOG_VALUES := --set watchdog.enabled=true --set 'watchdog.namespaces[0].name=default'
 e2e-watchdog: UP_FLAGS = $(WATCHDOG_CLUSTER) $(if $(IP_FAMILY),--ip-family='$(IP_FAMILY)')
-e2e-watchdog: CHART_VALUES = --set watchdog.enabled=true --set 'watchdog.namespaces[0].name=default'
+e2e-watchdog: CHART_VALUES = $(WATCHDOG_VALUES)
 .PHONY: e2e-watchdog
 e2e-watchdog: bin/testbed image $(HELM) ## test the watchdog and the freeze on a real cluster of four nodes in two zones, as root (RUN=TestName STATE=… KEEP=1)
 	@mkdir -p bin/$@ && cd test && go test -c -tags e2e,grpcnotrace -o ../bin/$@/e2e.test ./e2e
@@ -214,7 +240,7 @@ e2e-kubernetes: bin/testbed image $(HELM) ## run Kubernetes' own e2e tests in th
 		$(if $(PROCS),--procs='$(PROCS)') $(if $(MESH),--mesh=$(if $(filter-out 0,$(MESH)),true,false)))
 
 # Rounds take turns, so that all subjects meet the same load of the machine. Allocations say nothing where the subjects are other processes.
-BENCHMARKS = $(or $(PKG),$(shell grep -rlE --include='*_test.go' '^func Benchmark' . | xargs -r -n1 dirname | sort -u))
+BENCHMARKS = $(or $(PKG),$(shell grep -rlE --include='*_test.go' --exclude-dir=testdata '^func Benchmark' . | xargs -r -n1 dirname | sort -u))
 .PHONY: bench
 bench: ## run the benchmarks, and compare their subjects (PKG=test/bench/xds BENCH=Change/size=300x30 TIME=20x ROUNDS=5)
 	@mkdir -p bin && for ((round = 0; round < $(or $(ROUNDS),1); round++)); do for package in $(BENCHMARKS); do \
@@ -241,7 +267,21 @@ lint: $(LINT) ## check the style of every module
 	@failed=; for module in $(MODULES); do \
 		echo "== lint of $$module"; \
 		(cd $$module && $(LINT) run --allow-parallel-runners --config $(CURDIR)/.golangci.yml ./...) || failed=1; \
-	done; [ -z "$$failed" ]
+	done; \
+	echo "== fast tests"; \
+	(cd tools && go run ./fasttests $(MODULES)) || failed=1; [ -z "$$failed" ]
+
+VULN_VERSION := v1.9.0
+VULN := $(CACHE)/tools/govulncheck-$(VULN_VERSION)/govulncheck
+
+$(VULN):
+	@mkdir -p $(@D)
+	@GOBIN=$(@D) go install golang.org/x/vuln/cmd/govulncheck@$(VULN_VERSION)
+
+# Of what is released, that is without test and tools. Without its database it passes, and says so: SONDE_VULN=required has it fail.
+.PHONY: vuln
+vuln: $(VULN) ## look for known vulnerabilities in the programs and the image (SONDE_VULN=required: the database must answer)
+	@cd tools && go run ./vuln -govulncheck='$(VULN)' '$(CURDIR)' '$(CURDIR)/deploy/image'
 
 .PHONY: generate
 generate: ## write the code that is generated from api/: protobuf, deep copies, CustomResourceDefinitions
@@ -265,3 +305,7 @@ deflake: envoys api-server $(HELM) $(PROMETHEUS)/promtool ## run tests again and
 		echo "== round $$round"; \
 		go test $$race -count=1 $(if $(RUN),-run '$(RUN)') $(or $(PKG),./...); \
 	done
+
+.PHONY: deflake-changed
+deflake-changed: ## run the fast tests of what has changed, 8 copies at once, for two minutes (BASE=commit, or PKG=./agents RUNS=20)
+	@cd tools && go run ./deflake $(if $(BASE),-base='$(BASE)') $(if $(PKG),-package='$(PKG)') $(if $(RUNS),-runs='$(RUNS)') $(MODULES)

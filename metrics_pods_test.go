@@ -7,7 +7,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// podMetricsSection returns the last section of docs/metrics.md. test/mesh compares the list in it with real Envoys, test/bench/podmetrics has measured
+// podMetricsSection returns the last section of docs/metrics.md. test/real/mesh compares the list in it with real Envoys, test/bench/podmetrics has measured
 // the numbers.
 func podMetricsSection() string {
 	var section strings.Builder
@@ -54,7 +54,7 @@ A pod keeps the port with which it was injected. A pod that declares or probes t
 
 If Envoy does not run, or does not answer within five seconds, the page has the agent's metrics alone, and ends with ` + "`sonde_dpagent_envoy_scrape_success 0`" + `. If Envoy stops in the middle, the connection is closed: half a page would
 pass for a whole one. A line that Prometheus could not read, for which it would refuse the whole page, is left out, and counted in ` + "`sonde_dpagent_envoy_lines_dropped_total`" + `. Envoy is asked by two scrapes at once and four times a
-second at most, sources taking turns; who has waited for 3.5 seconds gets 503 with ` + "`Retry-After`" + `, and is counted in ` + "`sonde_dpagent_scrapes_total{result=\"busy\"}`" + `.
+second at most, sources taking turns: the one that has waited longest for its next, and after all others those that read too slowly. Who has waited for 3.5 seconds gets 503 with ` + "`Retry-After`" + `, and is counted in ` + "`sonde_dpagent_scrapes_total{result=\"busy\"}`" + `.
 
 **How many series.** A service that is known takes 2, one that is called 46 (22 of them the histogram of request times), and an inbound about as many; the rest is the agent's and what Envoy has once. To limit them, limit what a pod knows
 (` + "`kuma.io/transparent-proxying-reachable-services`" + `) or what is scraped.

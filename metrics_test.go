@@ -14,7 +14,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sonde-mesh/sonde/internal/doctest"
+	"github.com/sonde-mesh/sonde/internal/testing/doctest"
 )
 
 var update = flag.Bool("update", false, "write docs/metrics.md and docs/reference")

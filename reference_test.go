@@ -14,7 +14,7 @@ import (
 	"testing"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
-	"github.com/sonde-mesh/sonde/internal/doctest"
+	"github.com/sonde-mesh/sonde/internal/testing/doctest"
 	"github.com/sonde-mesh/sonde/store"
 )
 

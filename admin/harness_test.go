@@ -5,10 +5,10 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
-	"net/http/httptest"
 	"net/netip"
 	"testing"
 	"time"
@@ -23,7 +23,9 @@ import (
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/identity"
-	"github.com/sonde-mesh/sonde/internal/logtest"
+	"github.com/sonde-mesh/sonde/internal/testing/certificate"
+	"github.com/sonde-mesh/sonde/internal/testing/logtest"
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
@@ -31,15 +33,12 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const testToken = "the-admin-token"
 
-// certificate is net/http/httptest's, for example.com.
-func certificate(t *testing.T) (*tls.Config, *x509.CertPool) {
-	t.Helper()
-	server := httptest.NewTLSServer(nil)
-	defer server.Close()
-	roots := x509.NewCertPool()
-	roots.AddCert(server.Certificate())
-	return &tls.Config{Certificates: server.TLS.Certificates}, roots
-}
+// Addresses on the network of a server, its client and another caller.
+const (
+	serverAt = "10.0.0.1:5681"
+	client   = "10.0.0.2"
+	other    = "10.0.0.3"
+)
 
 // fakes are the stages that Options joins.
 type fakes struct {
@@ -54,7 +53,7 @@ type fakes struct {
 
 func newFakes(t *testing.T) *fakes {
 	t.Helper()
-	config, roots := certificate(t)
+	config, roots := certificate.Server(t, "example.com")
 	f := &fakes{roots: roots, log: &logtest.Buffer{}}
 	view := testView()
 	f.Options = Options{
@@ -87,6 +86,23 @@ func newFakes(t *testing.T) *fakes {
 		},
 		Rotator: f,
 		Logger:  slog.New(slog.NewTextHandler(f.log, nil)),
+	}
+	return f
+}
+
+// newTokenFakes has a pod, web-2, and a Dataplane without a workload, alone-1. Its signer refuses tokens that are valid for less than a second.
+func newTokenFakes(t *testing.T) *fakes {
+	t.Helper()
+	f := newFakes(t)
+	f.View().Meshes["default"].Proxies.Get("web-2").Dataplane.Identity = mesh.Identity{Path: "/ns/shop/sa/web", Instance: "1"}
+	inMesh := f.View().Meshes["default"]
+	inMesh.Proxies = inMesh.Proxies.With("alone-1", &meshview.Proxy{Dataplane: &mesh.Dataplane{Meta: mesh.Meta{Mesh: "default", Name: "alone-1"}}})
+	sign := f.Token
+	f.Token = func(token identity.Subject, validity time.Duration) (string, time.Time, error) {
+		if validity < time.Second {
+			return "", time.Time{}, errors.New("validity: too short")
+		}
+		return sign(token, validity)
 	}
 	return f
 }
@@ -152,8 +168,8 @@ func testView() *meshview.View {
 	return v
 }
 
-// serve starts a server and returns its address. The server ends with the test, which fails if Serve returns an error.
-func serve(t *testing.T, o Options, more ...func(*Server)) string {
+// serve starts a server at serverAt of a network of its own. The server ends with the test, which fails if Serve returns an error.
+func serve(t *testing.T, o Options, more ...func(*Server)) *virtual.Network {
 	t.Helper()
 	server, err := NewServer(o)
 	if err != nil {
@@ -162,7 +178,8 @@ func serve(t *testing.T, o Options, more ...func(*Server)) string {
 	for _, change := range more {
 		change(server)
 	}
-	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	network := virtual.NewNetwork()
+	lis, err := network.Listen(t.Context(), "tcp", serverAt)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,14 +192,17 @@ func serve(t *testing.T, o Options, more ...func(*Server)) string {
 			t.Errorf("Serve() = %v", err)
 		}
 	})
-	return lis.Addr().String()
+	return network
 }
 
 // dial connects a client, which is closed before the server ends.
-func dial(t *testing.T, address string, roots *x509.CertPool) *grpc.ClientConn {
+func dial(t *testing.T, n *virtual.Network, roots *x509.CertPool) *grpc.ClientConn {
 	t.Helper()
-	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(
-		credentials.NewTLS(&tls.Config{RootCAs: roots, ServerName: "example.com", MinVersion: tls.VersionTLS13})))
+	conn, err := grpc.NewClient("passthrough:///"+serverAt,
+		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
+			return n.DialFrom(client)(ctx, "tcp", address)
+		}),
+		grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{RootCAs: roots, ServerName: "example.com", MinVersion: tls.VersionTLS13})))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
@@ -22,6 +25,21 @@ func healthOf(h meshview.Health) adminv1.Endpoint_Health {
 	}
 }
 
+// shown returns an endpoint's health and reason for users. A stopped proxy has no listeners or application to report, only its object counts.
+func (s *service) shown(p *meshview.Proxy, at netip.AddrPort, h meshview.InboundHealth, agent *adminv1.AgentState) (adminv1.Endpoint_Health, string) {
+	switch h.Reason {
+	case meshview.DeclaredNotReady, meshview.StateNotReady, meshview.StateIgnored, meshview.UnknownDataplane, meshview.Frozen:
+	default:
+		if stopped(agent) {
+			return adminv1.Endpoint_STOPPED, ""
+		}
+	}
+	return healthOf(h.Health), s.reasonOf(p, at, h.Reason)
+}
+
+// stopped reports whether an agent has drained and exited.
+func stopped(agent *adminv1.AgentState) bool { return agent.GetPhase() == adminv1.AgentState_STOPPED }
+
 // reasonOf returns why the endpoint at an address is not ready, "" if it is, or drains, unless it is frozen. p is nil for an endpoint of a Service object.
 func (s *service) reasonOf(p *meshview.Proxy, at netip.AddrPort, r meshview.Reason) string {
 	switch r {
@@ -34,16 +52,15 @@ func (s *service) reasonOf(p *meshview.Proxy, at netip.AddrPort, r meshview.Reas
 	case meshview.UnknownDataplane:
 		return "its Dataplane is not known"
 	case meshview.NeverJoined:
-		return "its proxy has never joined"
+		return neverJoined
 	case meshview.OtherWorkload:
 		return otherWorkload(p)
 	case meshview.ListenerNotAccepted:
-		if refusal := s.o.RefusedListeners(p.ID())[at]; refusal != "" {
-			return "its Envoy refuses the listener: " + refusal
-		}
-		return "its Envoy has not accepted the listener yet"
+		return s.unaccepted(p, at)
 	case meshview.ApplicationNotReady:
 		return cmp.Or(s.o.NotServing(p.ID())[at], "its application is not ready")
+	case meshview.CertificateExpired:
+		return certificateExpired
 	case meshview.LivenessHeld:
 		return livenessHeld(p)
 	case meshview.Frozen:
@@ -51,6 +68,18 @@ func (s *service) reasonOf(p *meshview.Proxy, at netip.AddrPort, r meshview.Reas
 	default:
 		return ""
 	}
+}
+
+const certificateExpired = "its certificate has expired, and callers in the mesh refuse it"
+
+const neverJoined = "its proxy has never joined"
+
+// unaccepted returns why the Envoy of a proxy has no listener at an address.
+func (s *service) unaccepted(p *meshview.Proxy, at netip.AddrPort) string {
+	if refusal := s.o.RefusedListeners(p.ID())[at]; refusal != "" {
+		return "its Envoy refuses the listener: " + refusal
+	}
+	return "its Envoy has not accepted the listener yet"
 }
 
 // livenessHeld says that a restart is held back, and of a pod, whose Dataplane is POD.NAMESPACE, what says why.
@@ -71,25 +100,65 @@ func otherWorkload(p *meshview.Proxy) string {
 		mesh.WorkloadText(p.Observed.Path), mesh.WorkloadText(p.Dataplane.SPIFFEPath()))
 }
 
-// inboundsOf returns the inbounds of a proxy. services are those of servicesOfInbounds.
-func (s *service) inboundsOf(p *meshview.Proxy, services map[inbound][]string) []*adminv1.InboundHealth {
+// inboundsOf returns the health of a proxy's inbounds. services comes from servicesOfInbounds.
+func (s *service) inboundsOf(p *meshview.Proxy, agent *adminv1.AgentState, services map[inbound]inboundServices) []*adminv1.InboundHealth {
 	var all []*adminv1.InboundHealth
 	for i, in := range p.Inbounds {
 		at := p.Dataplane.InboundAddress(&p.Dataplane.Spec.Networking.Inbound[i])
-		all = append(all, &adminv1.InboundHealth{
-			Health: healthOf(in.Health), Reason: s.reasonOf(p, at, in.Reason), Services: services[inbound{p.ID(), at}],
-		})
+		of := services[inbound{p.ID(), at}]
+		entry := &adminv1.InboundHealth{Services: of.all}
+		entry.Health, entry.Reason = s.shown(p, at, in, agent)
+		entry.Since = known(s.o.Since.Inbound(p.ID(), at))
+		if entry.GetHealth() == adminv1.Endpoint_DRAINING {
+			entry.Serves = of.drained
+		}
+		entry.Unchecked = entry.GetHealth() == adminv1.Endpoint_READY && p.Dataplane.Unchecked(&p.Dataplane.Spec.Networking.Inbound[i])
+		all = append(all, entry)
 	}
 	return all
 }
 
-// endpointOf returns an endpoint of a service. agents are the states of all agents.
-func (s *service) endpointOf(m *meshview.Mesh, e meshview.Endpoint, agents map[mesh.ID]*adminv1.AgentState) *adminv1.Endpoint {
-	entry := &adminv1.Endpoint{Address: e.Address.String(), Health: healthOf(e.Health), Sidecar: e.Sidecar, Dataplane: e.Proxy, Declared: e.Declared, Node: e.Node}
+// outboundsOf returns the health of a proxy's outbounds.
+func (s *service) outboundsOf(p *meshview.Proxy, agent *adminv1.AgentState) []*adminv1.OutboundHealth {
+	var all []*adminv1.OutboundHealth
+	net := &p.Dataplane.Spec.Networking
+	for i, at := range p.Dataplane.OutboundListeners() {
+		entry := &adminv1.OutboundHealth{Address: at.String(), Health: adminv1.Endpoint_READY}
+		if net.TransparentProxying == nil {
+			entry.Service = net.Outbound[i].Service()
+		}
+		switch {
+		case agent.GetPhase() == adminv1.AgentState_NEVER_JOINED:
+			entry.Health, entry.Reason = adminv1.Endpoint_NOT_READY, neverJoined
+		case !p.Observed.AcceptsOutbound(at):
+			entry.Health, entry.Reason = adminv1.Endpoint_NOT_READY, s.unaccepted(p, at)
+		}
+		entry.Since = known(s.o.Since.Outbound(p.ID(), at))
+		all = append(all, entry)
+	}
+	return all
+}
+
+// known returns a time, nil for one that is not known.
+func known(t time.Time) *timestamppb.Timestamp {
+	if t.IsZero() {
+		return nil
+	}
+	return timestamppb.New(t)
+}
+
+// endpointOf returns an endpoint of a service. agents has the state of each agent.
+func (s *service) endpointOf(v *meshview.View, m *meshview.Mesh, e meshview.Endpoint, agents map[mesh.ID]*adminv1.AgentState) *adminv1.Endpoint {
+	entry := &adminv1.Endpoint{Address: e.Address.String(), Sidecar: e.Sidecar, Dataplane: e.Proxy, Declared: e.Declared, Node: e.Node}
 	p := m.Proxies.Get(e.Proxy)
-	entry.Reason = s.reasonOf(p, e.Address, e.Reason)
-	if p != nil && agents[p.ID()].GetPhase() == adminv1.AgentState_LOST {
-		entry.AgentLostSince = agents[p.ID()].GetSince()
+	var agent *adminv1.AgentState
+	if p != nil {
+		agent = agents[p.ID()]
+	}
+	entry.Health, entry.Reason = s.shown(p, e.Address, meshview.InboundHealth{Health: e.Health, Reason: e.Reason}, agent)
+	entry.Unchecked = v.Unchecked(m, e)
+	if agent.GetPhase() == adminv1.AgentState_LOST {
+		entry.AgentLostSince = agent.GetSince()
 	}
 	return entry
 }

@@ -120,7 +120,7 @@ func (s *service) ListMeshes(ctx context.Context, r *adminv1.ListMeshesRequest) 
 		m := v.Mesh(name)
 		body, err := object(m.Spec)
 		entry := &adminv1.Mesh{
-			Object: body, Proxies: uint32(m.Proxies.Len()), Connected: connected[name], Services: uint32(m.Services.Len()),
+			Object: body, Proxies: uint32(m.Proxies.Len()), Connected: connected[name], Services: uint32(m.Services.Len()), Recorded: m.Spec.Recorded,
 		}
 		if expires := s.o.CAExpires(name); !expires.IsZero() {
 			entry.CaExpires = timestamppb.New(expires)
@@ -139,11 +139,15 @@ func (s *service) ListDataplanes(ctx context.Context, r *adminv1.ListDataplanesR
 	if err != nil {
 		return nil, err
 	}
-	all, services := ids(v, proxies), servicesOfInbounds(v, by(r.GetFilter()))
+	all, services, agents := ids(v, proxies), servicesOfInbounds(v, by(r.GetFilter())), s.o.AgentStates()
 	dataplanes, total, err := collect(by(r.GetFilter()), all, func(meshName, name string) (*adminv1.Dataplane, error) {
 		p := v.Mesh(meshName).Proxies.Get(name)
 		body, err := object(p.Dataplane)
-		return &adminv1.Dataplane{Object: body, Draining: drains(p), Inbounds: s.inboundsOf(p, services), Drain: p.Drain().String()}, err
+		agent := agents[p.ID()]
+		return &adminv1.Dataplane{
+			Object: body, Draining: drains(p, agent), Stopped: stopped(agent), Inbounds: s.inboundsOf(p, agent, services), Drain: p.Drain().String(),
+			Outbounds: s.outboundsOf(p, agent), Pod: p.Dataplane.IsPod(),
+		}, err
 	})
 	if err != nil {
 		return nil, err
@@ -151,8 +155,10 @@ func (s *service) ListDataplanes(ctx context.Context, r *adminv1.ListDataplanesR
 	return &adminv1.ListDataplanesResponse{Dataplanes: dataplanes, Tail: s.tail(r.GetFilter(), total, all)}, nil
 }
 
-// drains says whether a proxy will end, or should get no new traffic.
-func drains(p *meshview.Proxy) bool { return p.Observed.Draining || p.Drain().Applies() }
+// drains reports whether a running proxy is ending, or an operator or Kubernetes drains it.
+func drains(p *meshview.Proxy, agent *adminv1.AgentState) bool {
+	return p.Observed.Draining && !stopped(agent) || p.Drain().Applies()
+}
 
 // ListProxies implements adminv1.AdminServiceServer.
 func (s *service) ListProxies(ctx context.Context, r *adminv1.ListProxiesRequest) (*adminv1.ListProxiesResponse, error) {
@@ -160,6 +166,7 @@ func (s *service) ListProxies(ctx context.Context, r *adminv1.ListProxiesRequest
 	if err != nil {
 		return nil, err
 	}
+	unresponsive, unasked := s.unresponsive(ctx, r)
 	streams, missing := s.o.Streams(ctx)
 	agents, states := s.o.Agents(), s.o.AgentStates()
 	all := slices.Concat(ids(v, proxies), slices.Collect(maps.Keys(streams)), slices.Collect(maps.Keys(agents)), slices.Collect(maps.Keys(states)))
@@ -171,13 +178,24 @@ func (s *service) ListProxies(ctx context.Context, r *adminv1.ListProxiesRequest
 		entry := &adminv1.Proxy{
 			Mesh: meshName, Name: name, Known: p != nil, Agent: agents[id], AgentState: states[id], Streams: streams[id], OtherWorkload: otherWorkload(p),
 		}
+		if agent := entry.GetAgent(); agent != nil {
+			agent.Unresponsive = unresponsive[id]
+		}
 		if p != nil {
-			entry.Draining, entry.Drain = drains(p), p.Drain().String()
+			entry.Draining, entry.Drain = drains(p, states[id]), p.Drain().String()
 		}
 		return entry, nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &adminv1.ListProxiesResponse{Proxies: entries, Tail: withMissing(s.tail(r.GetFilter(), total, all), missing)}, nil
+	return &adminv1.ListProxiesResponse{Proxies: entries, Tail: withMissing(s.tail(r.GetFilter(), total, all), distinct(missing, unasked))}, nil
+}
+
+// unresponsive asks the agents whether they live, if the caller wants it.
+func (s *service) unresponsive(ctx context.Context, r *adminv1.ListProxiesRequest) (unresponsive map[mesh.ID]bool, missing []string) {
+	if !r.GetAsk() {
+		return nil, nil
+	}
+	return s.o.Unresponsive(ctx, r.GetFilter().GetMesh())
 }

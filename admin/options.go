@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -23,6 +24,8 @@ type Options struct {
 	TLS *tls.Config
 	// BearerToken is the admin token, with which all calls are allowed. Required.
 	BearerToken string
+	// Connections is how many there may be at once. Default MaxConnections.
+	Connections int
 	// Access knows other tokens, and what their callers may do. Default: the admin token alone is good.
 	Access Access
 
@@ -37,11 +40,16 @@ type Options struct {
 	Missing func() []string
 	// Agents returns the agents with a session by proxy, also of proxies without a Dataplane. Default: none.
 	Agents func() map[mesh.ID]*adminv1.Agent
+	// Unresponsive asks the agents of a mesh, of all meshes if that is "", whether they live. It returns the proxies of those that do not answer in time, and the
+	// names of the replicas that have not said it of theirs. Default: none.
+	Unresponsive func(ctx context.Context, meshName string) (unresponsive map[mesh.ID]bool, missing []string)
 	// AgentStates returns the states of all agents by proxy, also of those that wait for a Dataplane. Default: none.
 	AgentStates func() map[mesh.ID]*adminv1.AgentState
 	// NotServing returns why applications of a proxy cannot take traffic, by the address of the inbound. Default: none.
 	NotServing func(proxy mesh.ID) map[netip.AddrPort]string
-	// RefusedListeners returns why the Envoy of a proxy refuses listeners of inbounds, by their address. Default: none.
+	// Since says since when something is as it is. Default: of nothing.
+	Since Since
+	// RefusedListeners returns why the Envoy of a proxy refuses listeners, by their address. Default: none.
 	RefusedListeners func(proxy mesh.ID) map[netip.AddrPort]string
 
 	// Resources returns the resources of one kind that the proxy should have, sorted by name, and false if the proxy is
@@ -100,6 +108,22 @@ type Restarts interface {
 	Release(ctx context.Context, namespace, workload string) (*adminv1.ReleaseRestartsResponse, error)
 }
 
+// Since says since when something is as it is. A zero time says that it is not known.
+type Since interface {
+	// Inbound and Outbound are of the health of a proxy's inbound or outbound at an address.
+	Inbound(proxy mesh.ID, at netip.AddrPort) time.Time
+	Outbound(proxy mesh.ID, at netip.AddrPort) time.Time
+	// Without is of a service of whose endpoints none gets traffic.
+	Without(service mesh.ID) time.Time
+}
+
+// noSince knows of nothing.
+type noSince struct{}
+
+func (noSince) Inbound(mesh.ID, netip.AddrPort) time.Time  { return time.Time{} }
+func (noSince) Outbound(mesh.ID, netip.AddrPort) time.Time { return time.Time{} }
+func (noSince) Without(mesh.ID) time.Time                  { return time.Time{} }
+
 // withDefaults returns o with its defaults. It returns an error if a required option is missing.
 func (o Options) withDefaults() (Options, error) {
 	required := []struct {
@@ -114,6 +138,7 @@ func (o Options) withDefaults() (Options, error) {
 			return o, fmt.Errorf("make the admin server: option %s is required", option.name)
 		}
 	}
+	o.Connections = cmp.Or(o.Connections, MaxConnections)
 	if o.Problems == nil {
 		o.Problems = func() []*adminv1.Problem { return nil }
 	}
@@ -125,6 +150,12 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.Agents == nil {
 		o.Agents = func() map[mesh.ID]*adminv1.Agent { return nil }
+	}
+	if o.Unresponsive == nil {
+		o.Unresponsive = func(context.Context, string) (map[mesh.ID]bool, []string) { return nil, nil }
+	}
+	if o.Since == nil {
+		o.Since = noSince{}
 	}
 	if o.AgentStates == nil {
 		o.AgentStates = func() map[mesh.ID]*adminv1.AgentState { return nil }

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
@@ -48,74 +49,80 @@ func (f fakeRestarts) Release(_ context.Context, namespace, workload string) (*a
 }
 
 func TestRestarts(t *testing.T) {
-	f := newFakes(t)
-	f.Restarts = fakeRestarts(2)
-	f.Missing = func() []string { return []string{"b"} }
-	api, ctx := start(t, f)
-	got, err := api.ListRestarts(ctx, &adminv1.ListRestartsRequest{Namespace: "shop"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := &adminv1.ListRestartsResponse{
-		Restarts: []*adminv1.Restart{{Pod: "shop0"}, {Pod: "shop1"}}, Unhelpful: []string{"0", "1"}, Round: &adminv1.RestartRound{Replica: "a"},
-		Tail: &adminv1.Tail{MissingReplicas: []string{"b", "c"}},
-	}
-	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
-		t.Errorf("ListRestarts() (-want +got):\n%s", diff)
-	}
-	if _, err := api.ListRestarts(ctx, &adminv1.ListRestartsRequest{Namespace: "none"}); status.Code(err) != codes.NotFound {
-		t.Errorf("ListRestarts() of a namespace without guarded pods: %v", err)
-	}
-	explained, err := api.ExplainRestart(ctx, &adminv1.ExplainRestartRequest{Namespace: "shop", Pod: "web-1"})
-	if err != nil || explained.GetPod() != "web-1" || len(explained.GetWorkload().GetGrants()) != 2 || strings.Join(explained.GetMissingReplicas(), " ") != "b c" {
-		t.Errorf("ExplainRestart() = %v, %v", explained, err)
-	}
-	if _, err := api.ExplainRestart(ctx, &adminv1.ExplainRestartRequest{Namespace: "shop"}); status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "pod: must not be empty") {
-		t.Errorf("ExplainRestart() without a pod: %v", err)
-	}
-	released, err := api.ReleaseRestarts(ctx, &adminv1.ReleaseRestartsRequest{Namespace: "shop", Workload: "deployment/web"})
-	if err != nil || released.GetReleased() != 2 || released.GetWorkload() != "shop deployment/web" {
-		t.Errorf("ReleaseRestarts() = %v, %v", released, err)
-	}
-	if log := f.log.String(); !strings.Contains(log, `msg="restarts released" workload="shop deployment/web" released=2 peer=`) {
-		t.Errorf("the log has %q", log)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakes(t)
+		f.Restarts = fakeRestarts(2)
+		f.Missing = func() []string { return []string{"b"} }
+		api, ctx := start(t, f)
+		got, err := api.ListRestarts(ctx, &adminv1.ListRestartsRequest{Namespace: "shop"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := &adminv1.ListRestartsResponse{
+			Restarts: []*adminv1.Restart{{Pod: "shop0"}, {Pod: "shop1"}}, Unhelpful: []string{"0", "1"}, Round: &adminv1.RestartRound{Replica: "a"},
+			Tail: &adminv1.Tail{MissingReplicas: []string{"b", "c"}},
+		}
+		if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
+			t.Errorf("ListRestarts() (-want +got):\n%s", diff)
+		}
+		if _, err := api.ListRestarts(ctx, &adminv1.ListRestartsRequest{Namespace: "none"}); status.Code(err) != codes.NotFound {
+			t.Errorf("ListRestarts() of a namespace without guarded pods: %v", err)
+		}
+		explained, err := api.ExplainRestart(ctx, &adminv1.ExplainRestartRequest{Namespace: "shop", Pod: "web-1"})
+		if err != nil || explained.GetPod() != "web-1" || len(explained.GetWorkload().GetGrants()) != 2 || strings.Join(explained.GetMissingReplicas(), " ") != "b c" {
+			t.Errorf("ExplainRestart() = %v, %v", explained, err)
+		}
+		if _, err := api.ExplainRestart(ctx, &adminv1.ExplainRestartRequest{Namespace: "shop"}); status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "pod: must not be empty") {
+			t.Errorf("ExplainRestart() without a pod: %v", err)
+		}
+		released, err := api.ReleaseRestarts(ctx, &adminv1.ReleaseRestartsRequest{Namespace: "shop", Workload: "deployment/web"})
+		if err != nil || released.GetReleased() != 2 || released.GetWorkload() != "shop deployment/web" {
+			t.Errorf("ReleaseRestarts() = %v, %v", released, err)
+		}
+		if log := f.log.String(); !strings.Contains(log, `msg="restarts released" workload="shop deployment/web" released=2 peer=`) {
+			t.Errorf("the log has %q", log)
+		}
+	})
 }
 
 func TestAnswersAboutRestartsAreBounded(t *testing.T) {
-	f := newFakes(t)
-	f.Restarts = fakeRestarts(maxListed + 3)
-	api, ctx := start(t, f)
-	got, err := api.ListRestarts(ctx, &adminv1.ListRestartsRequest{})
-	if err != nil || len(got.GetRestarts()) != maxListed || len(got.GetUnhelpful()) != maxListed || got.GetTail().GetLeftOut() != 3 {
-		t.Errorf("ListRestarts() has %d, %d and leaves out %d: %v", len(got.GetRestarts()), len(got.GetUnhelpful()), got.GetTail().GetLeftOut(), err)
-	}
-	explained, err := api.ExplainRestart(ctx, &adminv1.ExplainRestartRequest{Pod: "web-1"})
-	if w := explained.GetWorkload(); err != nil || len(w.GetGrants()) != maxGrants || w.GetLeftOut() != maxListed+3-maxGrants || w.GetGrants()[0].GetRestarts() != 0 {
-		t.Errorf("ExplainRestart() has %d grants and leaves out %d: %v", len(w.GetGrants()), w.GetLeftOut(), err)
-	}
-	f.Restarts = fakeRestarts(0)
-	api, ctx = start(t, f)
-	if got, err := api.ListRestarts(ctx, &adminv1.ListRestartsRequest{}); err != nil || got.GetTail() == nil {
-		t.Errorf("ListRestarts() = %v, %v", got, err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakes(t)
+		f.Restarts = fakeRestarts(maxListed + 3)
+		api, ctx := start(t, f)
+		got, err := api.ListRestarts(ctx, &adminv1.ListRestartsRequest{})
+		if err != nil || len(got.GetRestarts()) != maxListed || len(got.GetUnhelpful()) != maxListed || got.GetTail().GetLeftOut() != 3 {
+			t.Errorf("ListRestarts() has %d, %d and leaves out %d: %v", len(got.GetRestarts()), len(got.GetUnhelpful()), got.GetTail().GetLeftOut(), err)
+		}
+		explained, err := api.ExplainRestart(ctx, &adminv1.ExplainRestartRequest{Pod: "web-1"})
+		if w := explained.GetWorkload(); err != nil || len(w.GetGrants()) != maxGrants || w.GetLeftOut() != maxListed+3-maxGrants || w.GetGrants()[0].GetRestarts() != 0 {
+			t.Errorf("ExplainRestart() has %d grants and leaves out %d: %v", len(w.GetGrants()), w.GetLeftOut(), err)
+		}
+		f.Restarts = fakeRestarts(0)
+		api, ctx = start(t, f)
+		if got, err := api.ListRestarts(ctx, &adminv1.ListRestartsRequest{}); err != nil || got.GetTail() == nil {
+			t.Errorf("ListRestarts() = %v, %v", got, err)
+		}
+	})
 }
 
 // TestFilesHaveNoRestarts asks a control plane without Kubernetes.
 func TestFilesHaveNoRestarts(t *testing.T) {
-	api, ctx := start(t, newFakes(t))
-	for name, call := range map[string]func() error{
-		"ListRestarts": func() error { _, err := api.ListRestarts(ctx, &adminv1.ListRestartsRequest{}); return err },
-		"ExplainRestart": func() error {
-			_, err := api.ExplainRestart(ctx, &adminv1.ExplainRestartRequest{Pod: "web-1"})
-			return err
-		},
-		"ReleaseRestarts": func() error { _, err := api.ReleaseRestarts(ctx, &adminv1.ReleaseRestartsRequest{}); return err },
-	} {
-		if err := call(); status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "restarts are granted on Kubernetes alone") {
-			t.Errorf("%s() = %v", name, err)
+	synctest.Test(t, func(t *testing.T) {
+		api, ctx := start(t, newFakes(t))
+		for name, call := range map[string]func() error{
+			"ListRestarts": func() error { _, err := api.ListRestarts(ctx, &adminv1.ListRestartsRequest{}); return err },
+			"ExplainRestart": func() error {
+				_, err := api.ExplainRestart(ctx, &adminv1.ExplainRestartRequest{Pod: "web-1"})
+				return err
+			},
+			"ReleaseRestarts": func() error { _, err := api.ReleaseRestarts(ctx, &adminv1.ReleaseRestartsRequest{}); return err },
+		} {
+			if err := call(); status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "restarts are granted on Kubernetes alone") {
+				t.Errorf("%s() = %v", name, err)
+			}
 		}
-	}
+	})
 }
 
 func TestAHeldEndpointSaysWhatSaysWhy(t *testing.T) {

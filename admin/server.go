@@ -16,15 +16,17 @@ import (
 	"github.com/sonde-mesh/sonde/internal/grpcconn"
 )
 
+// MaxConnections is how many connections there may be: at the limit those without a token make room.
+const MaxConnections = 512
+
 // Limits of the server.
 const (
 	maxRequestBytes   = 64 << 10
 	maxHeaderBytes    = 16 << 10
 	maxStreamsPerConn = 32
-	maxConnections    = 512     // at the limit those without a token make room
 	maxBytesPerSecond = 1 << 20 // that are read of all connections together
 	handshakeTimeout  = 5 * time.Second
-	// maxIdle is how long a connection may have no call: it counts against maxConnections.
+	// maxIdle is how long a connection may have no call: it counts against MaxConnections.
 	maxIdle = time.Minute
 	// endTimeout is how long calls may still take when the server ends.
 	endTimeout = 5 * time.Second
@@ -32,7 +34,8 @@ const (
 
 // Server serves the admin API.
 type Server struct {
-	grpc *grpc.Server
+	grpc        *grpc.Server
+	connections int
 }
 
 // NewServer returns a server. It returns an error if a required option is missing.
@@ -44,7 +47,7 @@ func NewServer(o Options) (*Server, error) {
 	config := o.TLS.Clone()
 	config.MinVersion = tls.VersionTLS13
 	g := newGate(o.BearerToken, o.Access, o.Logger)
-	s := &Server{grpc: grpc.NewServer(
+	s := &Server{connections: o.Connections, grpc: grpc.NewServer(
 		grpc.Creds(grpcconn.Credentials(credentials.NewTLS(config), func(net.Addr, error) {})), // who has no token is no caller
 		grpc.UnaryInterceptor(g.unary),
 		grpc.StreamInterceptor(g.stream),
@@ -70,7 +73,7 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 		defer timer.Stop()
 		s.grpc.GracefulStop()
 	}()
-	err := s.grpc.Serve(connlimit.New(maxConnections).Pace(maxBytesPerSecond).Listener(lis))
+	err := s.grpc.Serve(connlimit.New(s.connections).Pace(maxBytesPerSecond).Listener(lis))
 	cancel()
 	<-stopped
 	if ctx.Err() == nil && err != nil {

@@ -3,7 +3,6 @@ package admin
 import (
 	"context"
 	"crypto/x509"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -11,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,15 +24,11 @@ import (
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/internal/jsonlog"
-	"github.com/sonde-mesh/sonde/internal/logtest"
+	"github.com/sonde-mesh/sonde/internal/testing/logtest"
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
 func TestEveryCallNeedsTheToken(t *testing.T) {
-	f := newFakes(t)
-	// The API has no stream yet. A future one must not be open to everybody.
-	address := serve(t, f.Options, func(s *Server) { healthv1.RegisterHealthServer(s.grpc, health.NewServer()) })
-	conn := dial(t, address, f.roots)
-	api, watcher := adminv1.NewAdminServiceClient(conn), healthv1.NewHealthClient(conn)
 	tests := map[string]struct {
 		header []string
 		want   codes.Code
@@ -46,7 +42,12 @@ func TestEveryCallNeedsTheToken(t *testing.T) {
 		"two":             {[]string{"Bearer wrong", "Bearer " + testToken}, codes.Unauthenticated},
 	}
 	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
+		virtual.Run(t, name, func(t *testing.T) {
+			f := newFakes(t)
+			// The API has no stream yet. A future one must not be open to everybody.
+			n := serve(t, f.Options, func(s *Server) { healthv1.RegisterHealthServer(s.grpc, health.NewServer()) })
+			conn := dial(t, n, f.roots)
+			api, watcher := adminv1.NewAdminServiceClient(conn), healthv1.NewHealthClient(conn)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			for _, value := range tc.header {
@@ -55,9 +56,6 @@ func TestEveryCallNeedsTheToken(t *testing.T) {
 			if _, err := api.ListMeshes(ctx, &adminv1.ListMeshesRequest{}); status.Code(err) != tc.want {
 				t.Errorf("unary call: %v, want %s", err, tc.want)
 			}
-			if tc.want == codes.Unauthenticated && name != "wrong" {
-				return // each wrong token counts, and one is enough for streams
-			}
 			stream, err := watcher.Watch(ctx, &healthv1.HealthCheckRequest{})
 			if err != nil {
 				t.Fatal(err)
@@ -65,10 +63,10 @@ func TestEveryCallNeedsTheToken(t *testing.T) {
 			if _, err := stream.Recv(); status.Code(err) != tc.want {
 				t.Errorf("stream: %v, want %s", err, tc.want)
 			}
+			if log := f.log.String(); strings.Contains(log, "admin token refused") != (tc.want != codes.OK) || strings.Contains(log, testToken) {
+				t.Errorf("the log must tell of refused tokens, and hold none: %s", log)
+			}
 		})
-	}
-	if log := f.log.String(); !strings.Contains(log, "admin token refused") || strings.Contains(log, testToken) {
-		t.Errorf("the log must tell of refused tokens, and hold none: %s", log)
 	}
 }
 
@@ -104,79 +102,127 @@ func TestRefusedCallersAreLimitedInTheLog(t *testing.T) {
 			if err := call("10.0.0.1:2", testToken); err != nil {
 				t.Errorf("the right token: %v", err)
 			}
-			<-time.After(time.Minute) // the log counts what it has left out
+			time.Sleep(time.Minute) // the log counts what it has left out
 		})
 	}
 }
 
 func TestAServerOfAnotherAuthorityIsRefused(t *testing.T) {
-	f := newFakes(t)
-	api := adminv1.NewAdminServiceClient(dial(t, serve(t, f.Options), x509.NewCertPool()))
-	if _, err := api.ListMeshes(withToken(t.Context(), testToken), &adminv1.ListMeshesRequest{}); err == nil {
-		t.Error("the client must not trust a server without its CA")
-	}
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakes(t)
+		api := adminv1.NewAdminServiceClient(dial(t, serve(t, f.Options), x509.NewCertPool()))
+		if _, err := api.ListMeshes(withToken(t.Context(), testToken), &adminv1.ListMeshesRequest{}); err == nil {
+			t.Error("the client must not trust a server without its CA")
+		}
+	})
 }
 
 func TestPlainTextIsRefused(t *testing.T) {
-	conn, err := net.Dial("tcp", serve(t, newFakes(t).Options))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close() //nolint:errcheck // it is a test's client
-	if _, err := conn.Write([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")); err != nil {
-		t.Fatal(err)
-	}
-	if err := conn.SetReadDeadline(time.Now().Add(handshakeTimeout)); err != nil {
-		t.Fatal(err)
-	}
-	answer, err := io.ReadAll(conn)
-	if errors.Is(err, os.ErrDeadlineExceeded) || len(answer) > 0 && answer[0] != 0x15 { // only a TLS alert is allowed
-		t.Errorf("answer %q, %v: want the connection closed", answer, err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		conn, err := serve(t, newFakes(t).Options).DialFrom(client)(t.Context(), "tcp", serverAt)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close() //nolint:errcheck // it is a test's client
+		if _, err := conn.Write([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")); err != nil {
+			t.Fatal(err)
+		}
+		begun := time.Now()
+		answer, err := io.ReadAll(conn)
+		if took := time.Since(begun); err != nil || took > 0 || len(answer) > 0 && answer[0] != 0x15 { // only a TLS alert is allowed
+			t.Errorf("answer %q, %v after %s: want the connection closed at once", answer, err, took)
+		}
+	})
 }
 
 // TestServeAnswersWhileConnectionsAreHeld has a caller that opens more connections than there may be, and asks nothing.
 func TestServeAnswersWhileConnectionsAreHeld(t *testing.T) {
-	f := newFakes(t)
-	address := serve(t, f.Options)
-	caller := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
-	for range maxConnections + 50 {
-		c, err := caller.DialContext(t.Context(), "tcp", address)
-		if err != nil {
-			t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakes(t)
+		n := serve(t, f.Options)
+		for range MaxConnections + 50 {
+			c, err := n.DialFrom(other)(t.Context(), "tcp", serverAt)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close() //nolint:errcheck,gocritic // all are held until the end
 		}
-		defer c.Close() //nolint:errcheck,gocritic // all are held until the end
-	}
-	ctx, cancel := context.WithTimeout(withToken(t.Context(), testToken), handshakeTimeout/2) // those are held for longer
-	defer cancel()
-	if _, err := adminv1.NewAdminServiceClient(dial(t, address, f.roots)).ListMeshes(ctx, &adminv1.ListMeshesRequest{}); err != nil {
-		t.Error(err)
-	}
+		ctx, cancel := context.WithTimeout(withToken(t.Context(), testToken), handshakeTimeout/2) // those are held for longer
+		defer cancel()
+		if _, err := adminv1.NewAdminServiceClient(dial(t, n, f.roots)).ListMeshes(ctx, &adminv1.ListMeshesRequest{}); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 func TestALongRequestIsRefused(t *testing.T) {
-	api, ctx := start(t, newFakes(t))
-	request := &adminv1.ListMeshesRequest{Filter: &adminv1.Filter{Name: strings.Repeat("x", maxRequestBytes)}}
-	if _, err := api.ListMeshes(ctx, request); status.Code(err) != codes.ResourceExhausted {
-		t.Errorf("ListMeshes() with %d bytes: %v, want %s", maxRequestBytes, err, codes.ResourceExhausted)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		api, ctx := start(t, newFakes(t))
+		request := &adminv1.ListMeshesRequest{Filter: &adminv1.Filter{Name: strings.Repeat("x", maxRequestBytes)}}
+		if _, err := api.ListMeshes(ctx, request); status.Code(err) != codes.ResourceExhausted {
+			t.Errorf("ListMeshes() with %d bytes: %v, want %s", maxRequestBytes, err, codes.ResourceExhausted)
+		}
+	})
 }
 
 func TestServeSaysWhyItEnds(t *testing.T) {
-	server, err := NewServer(newFakes(t).Options)
-	if err != nil {
-		t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		server, err := NewServer(newFakes(t).Options)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lis, err := virtual.NewNetwork().Listen(t.Context(), "tcp", serverAt)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := lis.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := server.Serve(t.Context(), lis); err == nil || !strings.Contains(err.Error(), "serve the admin API at 10.0.0.1:5681") {
+			t.Errorf("Serve() at a closed listener = %v", err)
+		}
+	})
+}
+
+// lacking is a listener that lacks file descriptors in the first calls of Accept.
+type lacking struct {
+	net.Listener
+	left int
+}
+
+func (l *lacking) Accept() (net.Conn, error) {
+	if l.left > 0 {
+		l.left--
+		return nil, &net.OpError{Op: "accept", Net: "tcp", Err: os.NewSyscallError("accept4", syscall.EMFILE)}
 	}
-	lis, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := lis.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := server.Serve(t.Context(), lis); err == nil || !strings.Contains(err.Error(), "serve the admin API at 127.0.0.1") {
-		t.Errorf("Serve() at a closed listener = %v", err)
-	}
+	return l.Listener.Accept()
+}
+
+// TestServeWaitsForDescriptors has none for a while: the server tries again, later each time, and does not end.
+func TestServeWaitsForDescriptors(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server, err := NewServer(newFakes(t).Options)
+		if err != nil {
+			t.Fatal(err)
+		}
+		inner, err := virtual.NewNetwork().Listen(t.Context(), "tcp", serverAt)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		l := &lacking{inner, 10}
+		go func() { ended <- server.Serve(ctx, l) }()
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if l.left == 0 || l.left == 10 {
+			t.Errorf("after a second %d of ten failures are left, want some", l.left)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 func TestOptionsThatAreMissing(t *testing.T) {

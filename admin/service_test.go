@@ -18,7 +18,7 @@ import (
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
-	"github.com/sonde-mesh/sonde/identity"
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
@@ -74,75 +74,80 @@ func TestTheFirstViewIsWaitedFor(t *testing.T) {
 }
 
 func TestListMeshes(t *testing.T) {
-	f := newFakes(t)
-	f.Streams = func(context.Context) (map[mesh.ID][]*adminv1.Stream, []string) {
-		return map[mesh.ID][]*adminv1.Stream{"default/web-1": {{}, {}}, "default/gone": {{}}}, []string{"c", "b"}
-	}
-	f.Missing = func() []string { return []string{"b"} }
-	f.Problems = func() []*adminv1.Problem { return []*adminv1.Problem{{File: "bad.yaml", Text: "broken"}} }
-	api, ctx := start(t, f)
-	got, err := api.ListMeshes(ctx, &adminv1.ListMeshesRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	expires := timestamppb.New(time.Unix(2e9, 0))
-	want := &adminv1.ListMeshesResponse{
-		Meshes: []*adminv1.Mesh{
-			{Object: []byte(`{"name":"default","spec":{}}`), CaExpires: expires, Proxies: 2, Connected: 1, Services: 1},
-			{Object: []byte(`{"name":"other","spec":{}}`), CaExpires: expires, Proxies: 1},
-		},
-		Tail: &adminv1.Tail{Problems: []*adminv1.Problem{{File: "bad.yaml", Text: "broken"}}, MissingReplicas: []string{"b", "c"}},
-	}
-	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
-		t.Errorf("ListMeshes() (-want +got):\n%s", diff)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakes(t)
+		f.Streams = func(context.Context) (map[mesh.ID][]*adminv1.Stream, []string) {
+			return map[mesh.ID][]*adminv1.Stream{"default/web-1": {{}, {}}, "default/gone": {{}}}, []string{"c", "b"}
+		}
+		f.Missing = func() []string { return []string{"b"} }
+		f.Problems = func() []*adminv1.Problem { return []*adminv1.Problem{{File: "bad.yaml", Text: "broken"}} }
+		api, ctx := start(t, f)
+		got, err := api.ListMeshes(ctx, &adminv1.ListMeshesRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		expires := timestamppb.New(time.Unix(2e9, 0))
+		want := &adminv1.ListMeshesResponse{
+			Meshes: []*adminv1.Mesh{
+				{Object: []byte(`{"name":"default","spec":{}}`), CaExpires: expires, Proxies: 2, Connected: 1, Services: 1},
+				{Object: []byte(`{"name":"other","spec":{}}`), CaExpires: expires, Proxies: 1},
+			},
+			Tail: &adminv1.Tail{Problems: []*adminv1.Problem{{File: "bad.yaml", Text: "broken"}}, MissingReplicas: []string{"b", "c"}},
+		}
+		if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
+			t.Errorf("ListMeshes() (-want +got):\n%s", diff)
+		}
+	})
 }
 
 func TestListServices(t *testing.T) {
-	api, ctx := start(t, newFakes(t))
-	got, err := api.ListServices(ctx, &adminv1.ListServicesRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := []*adminv1.Service{{
-		Mesh: "default", Name: "web", Protocol: "http", Addresses: []string{"240.0.0.1:80"},
-		Identities: []string{"spiffe://default.sonde.internal/workload/web"},
-		Endpoints: []*adminv1.Endpoint{
-			{Address: "10.0.0.1:80", Health: adminv1.Endpoint_READY, Sidecar: true},
-			{Address: "10.0.0.2:80", Health: adminv1.Endpoint_DRAINING, Sidecar: true},
-			{Address: "10.0.0.3:80", Health: adminv1.Endpoint_NOT_READY},
-		},
-	}}
-	if diff := cmp.Diff(want, got.GetServices(), protocmp.Transform()); diff != "" {
-		t.Errorf("ListServices() (-want +got):\n%s", diff)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		api, ctx := start(t, newFakes(t))
+		got, err := api.ListServices(ctx, &adminv1.ListServicesRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := []*adminv1.Service{{
+			Mesh: "default", Name: "web", Protocol: "http", Addresses: []string{"240.0.0.1:80"},
+			Identities: []string{"spiffe://default.sonde.internal/workload/web"},
+			Endpoints: []*adminv1.Endpoint{
+				{Address: "10.0.0.1:80", Health: adminv1.Endpoint_READY, Sidecar: true, GetsTraffic: true},
+				{Address: "10.0.0.2:80", Health: adminv1.Endpoint_DRAINING, Sidecar: true},
+				{Address: "10.0.0.3:80", Health: adminv1.Endpoint_NOT_READY},
+			},
+		}}
+		if diff := cmp.Diff(want, got.GetServices(), protocmp.Transform()); diff != "" {
+			t.Errorf("ListServices() (-want +got):\n%s", diff)
+		}
+	})
 }
 
 func TestListProxiesTellsOfThoseWithoutADataplane(t *testing.T) {
-	f := newFakes(t)
-	stream := &adminv1.Stream{Types: []*adminv1.TypeStatus{{Kind: "listeners", Nacks: []*adminv1.Nack{{Resource: "x", Reason: "why"}}}}}
-	agent := &adminv1.Agent{Version: "1.0.0"}
-	f.Streams = func(context.Context) (map[mesh.ID][]*adminv1.Stream, []string) {
-		return map[mesh.ID][]*adminv1.Stream{"default/web-1": {stream}, "default/gone": {stream}}, nil
-	}
-	f.Agents = func() map[mesh.ID]*adminv1.Agent { return map[mesh.ID]*adminv1.Agent{"default/gone": agent} }
-	api, ctx := start(t, f)
-	got, err := api.ListProxies(ctx, &adminv1.ListProxiesRequest{Filter: &adminv1.Filter{Mesh: "default"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := []*adminv1.Proxy{
-		{Mesh: "default", Name: "gone", Agent: agent, Streams: []*adminv1.Stream{stream}},
-		{Mesh: "default", Name: "web-1", Known: true, Streams: []*adminv1.Stream{stream}, Drain: "node a goes; serves on: there is no other"},
-		{Mesh: "default", Name: "web-2", Known: true, Draining: true},
-	}
-	if diff := cmp.Diff(want, got.GetProxies(), protocmp.Transform()); diff != "" {
-		t.Errorf("ListProxies() (-want +got):\n%s", diff)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakes(t)
+		stream := &adminv1.Stream{Types: []*adminv1.TypeStatus{{Kind: "listeners", Nacks: []*adminv1.Nack{{Resource: "x", Reason: "why"}}}}}
+		agent := &adminv1.Agent{Version: "1.0.0"}
+		f.Streams = func(context.Context) (map[mesh.ID][]*adminv1.Stream, []string) {
+			return map[mesh.ID][]*adminv1.Stream{"default/web-1": {stream}, "default/gone": {stream}}, nil
+		}
+		f.Agents = func() map[mesh.ID]*adminv1.Agent { return map[mesh.ID]*adminv1.Agent{"default/gone": agent} }
+		api, ctx := start(t, f)
+		got, err := api.ListProxies(ctx, &adminv1.ListProxiesRequest{Filter: &adminv1.Filter{Mesh: "default"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := []*adminv1.Proxy{
+			{Mesh: "default", Name: "gone", Agent: agent, Streams: []*adminv1.Stream{stream}},
+			{Mesh: "default", Name: "web-1", Known: true, Streams: []*adminv1.Stream{stream}, Drain: "node a goes; serves on: there is no other"},
+			{Mesh: "default", Name: "web-2", Known: true, Draining: true},
+		}
+		if diff := cmp.Diff(want, got.GetProxies(), protocmp.Transform()); diff != "" {
+			t.Errorf("ListProxies() (-want +got):\n%s", diff)
+		}
+	})
 }
 
 func TestFilter(t *testing.T) {
-	api, ctx := start(t, newFakes(t))
 	tests := map[string]struct {
 		filter *adminv1.Filter
 		want   []string
@@ -156,7 +161,8 @@ func TestFilter(t *testing.T) {
 		"mesh that does not exist": {&adminv1.Filter{Mesh: "nowhere"}, nil, codes.NotFound},
 	}
 	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
+		virtual.Run(t, name, func(t *testing.T) {
+			api, ctx := start(t, newFakes(t))
 			response, err := api.ListDataplanes(ctx, &adminv1.ListDataplanesRequest{Filter: tc.filter})
 			if status.Code(err) != tc.code {
 				t.Fatalf("ListDataplanes() error = %v, want %s", err, tc.code)
@@ -194,8 +200,6 @@ func TestALongListSaysWhatItLeavesOut(t *testing.T) {
 }
 
 func TestInspectDataplane(t *testing.T) {
-	f := newFakes(t)
-	api, ctx := start(t, f)
 	tests := map[string]struct {
 		request *adminv1.InspectDataplaneRequest
 		want    string
@@ -214,7 +218,8 @@ func TestInspectDataplane(t *testing.T) {
 		"not made yet": {request: inspect("other", "web-1", "routes"), code: codes.Unavailable, err: "other/web-1"},
 	}
 	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
+		virtual.Run(t, name, func(t *testing.T) {
+			api, ctx := start(t, newFakes(t))
 			response, err := api.InspectDataplane(ctx, tc.request)
 			if status.Code(err) != tc.code || tc.err != "" && !strings.Contains(err.Error(), tc.err) {
 				t.Fatalf("InspectDataplane() error = %v, want %s with %q", err, tc.code, tc.err)
@@ -235,28 +240,18 @@ func inspect(meshName, name, kind string) *adminv1.InspectDataplaneRequest {
 }
 
 func TestInspectDataplaneSaysWhyThereIsNoBootstrap(t *testing.T) {
-	f := newFakes(t)
-	f.Bootstrap = func(*meshview.Proxy) ([]byte, error) { return nil, errors.New("no address") }
-	api, ctx := start(t, f)
-	_, err := api.InspectDataplane(ctx, inspect("default", "web-1", "bootstrap"))
-	if err == nil || !strings.Contains(err.Error(), "make the bootstrap of default/web-1: no address") {
-		t.Errorf("InspectDataplane() error = %v", err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakes(t)
+		f.Bootstrap = func(*meshview.Proxy) ([]byte, error) { return nil, errors.New("no address") }
+		api, ctx := start(t, f)
+		_, err := api.InspectDataplane(ctx, inspect("default", "web-1", "bootstrap"))
+		if err == nil || !strings.Contains(err.Error(), "make the bootstrap of default/web-1: no address") {
+			t.Errorf("InspectDataplane() error = %v", err)
+		}
+	})
 }
 
 func TestGenerateDataplaneToken(t *testing.T) {
-	f := newFakes(t)
-	f.View().Meshes["default"].Proxies.Get("web-2").Dataplane.Identity = mesh.Identity{Path: "/ns/shop/sa/web", Instance: "1"}
-	inMesh := f.View().Meshes["default"]
-	inMesh.Proxies = inMesh.Proxies.With("alone-1", &meshview.Proxy{Dataplane: &mesh.Dataplane{Meta: mesh.Meta{Mesh: "default", Name: "alone-1"}}})
-	sign := f.Token
-	f.Token = func(token identity.Subject, validity time.Duration) (string, time.Time, error) {
-		if validity < time.Second {
-			return "", time.Time{}, errors.New("validity: too short")
-		}
-		return sign(token, validity)
-	}
-	api, ctx := start(t, f)
 	tests := map[string]struct {
 		mesh, name, workload string
 		validity             time.Duration
@@ -276,7 +271,9 @@ func TestGenerateDataplaneToken(t *testing.T) {
 		"what the signer does not take": {"default", "web-1", "web", 0, "", codes.InvalidArgument},
 	}
 	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
+		virtual.Run(t, name, func(t *testing.T) {
+			f := newTokenFakes(t)
+			api, ctx := start(t, f)
 			response, err := api.GenerateDataplaneToken(ctx, &adminv1.GenerateDataplaneTokenRequest{
 				Mesh: tc.mesh, Name: tc.name, Workload: tc.workload, ValidFor: durationpb.New(tc.validity),
 			})
@@ -286,60 +283,64 @@ func TestGenerateDataplaneToken(t *testing.T) {
 			if got := response.GetExpires(); err == nil && !got.AsTime().Equal(time.Unix(0, 0).Add(tc.validity)) {
 				t.Errorf("it expires at %s, want what the signer says", got.AsTime())
 			}
+			log := f.log.String()
+			if logged := strings.Contains(log, "dataplane token issued"); logged != (err == nil) {
+				t.Errorf("the log has a line about a token: %t, want one for each that was signed:\n%s", logged, log)
+			}
+			if strings.Contains(log, "signed:") {
+				t.Errorf("the log holds a token:\n%s", log)
+			}
 		})
-	}
-	log := f.log.String()
-	if n := strings.Count(log, "dataplane token issued"); n != 4 {
-		t.Errorf("%d lines about tokens in the log, want one for each that was signed:\n%s", n, log)
-	}
-	if strings.Contains(log, "signed:") {
-		t.Errorf("the log holds a token:\n%s", log)
 	}
 }
 
 func TestRotateCA(t *testing.T) {
-	f := newFakes(t)
-	api, ctx := start(t, f)
-	for _, force := range []bool{false, true} {
-		rotation, err := api.RotateCA(ctx, &adminv1.RotateCARequest{Mesh: "default", Force: force})
-		if err != nil || rotation.GetStep() != adminv1.Rotation_TRUST_BOTH || rotation.GetWaiting()[0].GetName() != "web-1" {
-			t.Errorf("RotateCA(force %t) = %v, %v", force, rotation, err)
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakes(t)
+		api, ctx := start(t, f)
+		for _, force := range []bool{false, true} {
+			rotation, err := api.RotateCA(ctx, &adminv1.RotateCARequest{Mesh: "default", Force: force})
+			if err != nil || rotation.GetStep() != adminv1.Rotation_TRUST_BOTH || rotation.GetWaiting()[0].GetName() != "web-1" {
+				t.Errorf("RotateCA(force %t) = %v, %v", force, rotation, err)
+			}
 		}
-	}
-	if _, err := api.RotateCA(ctx, &adminv1.RotateCARequest{Mesh: "nowhere"}); status.Code(err) != codes.NotFound {
-		t.Errorf("RotateCA() of an unknown mesh: %v", err)
-	}
-	if diff := cmp.Diff([]string{"default", "default forced"}, f.rotated); diff != "" {
-		t.Errorf("calls of Rotate (-want +got):\n%s", diff)
-	}
-	rotation, err := api.GetRotation(ctx, &adminv1.GetRotationRequest{Mesh: "default"})
-	if err != nil || rotation.GetStep() != adminv1.Rotation_IDLE || len(f.rotated) != 2 {
-		t.Errorf("GetRotation() = %v, %v; rotated %v", rotation, err, f.rotated)
-	}
-	if n := strings.Count(f.log.String(), "CA rotation requested"); n != 2 {
-		t.Errorf("%d lines about rotations in the log, want 2:\n%s", n, f.log)
-	}
+		if _, err := api.RotateCA(ctx, &adminv1.RotateCARequest{Mesh: "nowhere"}); status.Code(err) != codes.NotFound {
+			t.Errorf("RotateCA() of an unknown mesh: %v", err)
+		}
+		if diff := cmp.Diff([]string{"default", "default forced"}, f.rotated); diff != "" {
+			t.Errorf("calls of Rotate (-want +got):\n%s", diff)
+		}
+		rotation, err := api.GetRotation(ctx, &adminv1.GetRotationRequest{Mesh: "default"})
+		if err != nil || rotation.GetStep() != adminv1.Rotation_IDLE || len(f.rotated) != 2 {
+			t.Errorf("GetRotation() = %v, %v; rotated %v", rotation, err, f.rotated)
+		}
+		if n := strings.Count(f.log.String(), "CA rotation requested"); n != 2 {
+			t.Errorf("%d lines about rotations in the log, want 2:\n%s", n, f.log)
+		}
+	})
 }
 
 func TestRotateServingCA(t *testing.T) {
-	f := newFakes(t)
-	api, ctx := start(t, f)
-	for _, r := range []*adminv1.RotateServingCARequest{{}, {Force: true}, {Proceed: true}} {
-		rotation, err := api.RotateServingCA(ctx, r)
-		if err != nil || rotation.GetStep() != adminv1.Rotation_TRUST_BOTH || !rotation.GetPaused() {
-			t.Errorf("RotateServingCA(%v) = %v, %v", r, rotation, err)
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakes(t)
+		api, ctx := start(t, f)
+		for _, r := range []*adminv1.RotateServingCARequest{{}, {Force: true}, {Proceed: true}} {
+			rotation, err := api.RotateServingCA(ctx, r)
+			if err != nil || rotation.GetStep() != adminv1.Rotation_TRUST_BOTH || !rotation.GetPaused() {
+				t.Errorf("RotateServingCA(%v) = %v, %v", r, rotation, err)
+			}
 		}
-	}
-	rotation, err := api.GetServingRotation(ctx, &adminv1.GetServingRotationRequest{})
-	if err != nil || rotation.GetStep() != adminv1.Rotation_TRUST_NEW {
-		t.Errorf("GetServingRotation() = %v, %v", rotation, err)
-	}
-	if diff := cmp.Diff([]string{"serving false false", "serving true false", "serving false true"}, f.rotated); diff != "" {
-		t.Errorf("calls of RotateServing (-want +got):\n%s", diff)
-	}
-	if n := strings.Count(f.log.String(), "serving CA rotation requested"); n != 3 {
-		t.Errorf("%d lines about rotations in the log, want 3:\n%s", n, f.log)
-	}
+		rotation, err := api.GetServingRotation(ctx, &adminv1.GetServingRotationRequest{})
+		if err != nil || rotation.GetStep() != adminv1.Rotation_TRUST_NEW {
+			t.Errorf("GetServingRotation() = %v, %v", rotation, err)
+		}
+		if diff := cmp.Diff([]string{"serving false false", "serving true false", "serving false true"}, f.rotated); diff != "" {
+			t.Errorf("calls of RotateServing (-want +got):\n%s", diff)
+		}
+		if n := strings.Count(f.log.String(), "serving CA rotation requested"); n != 3 {
+			t.Errorf("%d lines about rotations in the log, want 3:\n%s", n, f.log)
+		}
+	})
 }
 
 // broken is a Rotator that cannot read its state.
@@ -359,22 +360,24 @@ func (broken) ServingRotation(context.Context) (*adminv1.Rotation, error) {
 }
 
 func TestRotationSaysWhyItFails(t *testing.T) {
-	f := newFakes(t)
-	f.Rotator = broken{}
-	api, ctx := start(t, f)
-	if _, err := api.RotateCA(ctx, &adminv1.RotateCARequest{Mesh: "default"}); err == nil || !strings.Contains(err.Error(), "disk full") {
-		t.Errorf("RotateCA() error = %v", err)
-	}
-	if _, err := api.GetRotation(ctx, &adminv1.GetRotationRequest{Mesh: "default"}); err == nil || !strings.Contains(err.Error(), "disk gone") {
-		t.Errorf("GetRotation() error = %v", err)
-	}
-	if _, err := api.RotateServingCA(ctx, &adminv1.RotateServingCARequest{}); err == nil || !strings.Contains(err.Error(), "rotate the serving CA: disk full") {
-		t.Errorf("RotateServingCA() error = %v", err)
-	}
-	if _, err := api.GetServingRotation(ctx, &adminv1.GetServingRotationRequest{}); err == nil || !strings.Contains(err.Error(), "disk gone") {
-		t.Errorf("GetServingRotation() error = %v", err)
-	}
-	if strings.Contains(f.log.String(), "CA rotation requested") {
-		t.Error("a rotation that did not happen is in the log")
-	}
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakes(t)
+		f.Rotator = broken{}
+		api, ctx := start(t, f)
+		if _, err := api.RotateCA(ctx, &adminv1.RotateCARequest{Mesh: "default"}); err == nil || !strings.Contains(err.Error(), "disk full") {
+			t.Errorf("RotateCA() error = %v", err)
+		}
+		if _, err := api.GetRotation(ctx, &adminv1.GetRotationRequest{Mesh: "default"}); err == nil || !strings.Contains(err.Error(), "disk gone") {
+			t.Errorf("GetRotation() error = %v", err)
+		}
+		if _, err := api.RotateServingCA(ctx, &adminv1.RotateServingCARequest{}); err == nil || !strings.Contains(err.Error(), "rotate the serving CA: disk full") {
+			t.Errorf("RotateServingCA() error = %v", err)
+		}
+		if _, err := api.GetServingRotation(ctx, &adminv1.GetServingRotationRequest{}); err == nil || !strings.Contains(err.Error(), "disk gone") {
+			t.Errorf("GetServingRotation() error = %v", err)
+		}
+		if strings.Contains(f.log.String(), "CA rotation requested") {
+			t.Error("a rotation that did not happen is in the log")
+		}
+	})
 }

@@ -27,9 +27,8 @@ func (s *service) ListServices(ctx context.Context, r *adminv1.ListServicesReque
 	}
 	all, callers, agents := ids(v, services), callersOfEmpty(v, matches), s.o.AgentStates()
 	entries, total, err := collect(matches, all, func(meshName, name string) (*adminv1.Service, error) {
-		m := v.Mesh(meshName)
-		svc := m.Services.Get(name)
-		return s.serviceEntry(m, svc, agents, callers[svc.ID()]), nil
+		svc := v.Mesh(meshName).Services.Get(name)
+		return s.serviceEntry(v, svc, agents, callers[svc.ID()]), nil
 	})
 	if err != nil {
 		return nil, err
@@ -45,16 +44,21 @@ func byPorts(f *adminv1.Filter) func(meshName, name string) bool {
 	}
 }
 
-func (s *service) serviceEntry(m *meshview.Mesh, svc *meshview.Service, agents map[mesh.ID]*adminv1.AgentState, callers meshview.Clients) *adminv1.Service {
+func (s *service) serviceEntry(v *meshview.View, svc *meshview.Service, agents map[mesh.ID]*adminv1.AgentState, callers meshview.Clients) *adminv1.Service {
+	m := v.Mesh(svc.Mesh)
 	entry := &adminv1.Service{
 		Mesh: svc.Mesh, Name: svc.Name, Protocol: string(svc.Protocol), Identities: svc.Identities,
 		Headless: svc.Headless, Affinity: svc.Affinity, Local: svc.Local, Reasons: emptyReasons(m, svc, callers),
+		WithoutSince: known(s.o.Since.Without(svc.ID())),
 	}
 	for _, address := range svc.Addresses {
 		entry.Addresses = append(entry.Addresses, address.String())
 	}
-	for _, e := range svc.Endpoints {
-		entry.Endpoints = append(entry.Endpoints, s.endpointOf(m, e, agents))
+	traffic := svc.GetTraffic()
+	for i, e := range svc.Endpoints {
+		endpoint := s.endpointOf(v, m, e, agents)
+		endpoint.GetsTraffic = traffic[i] && endpoint.GetHealth() != adminv1.Endpoint_STOPPED
+		entry.Endpoints = append(entry.Endpoints, endpoint)
 	}
 	return entry
 }
@@ -91,7 +95,7 @@ func (s *service) ListMeshServices(ctx context.Context, r *adminv1.ListMeshServi
 		return nil, err
 	}
 	all := ids(v, func(m *meshview.Mesh) iter.Seq2[string, *meshview.MeshService] { return m.MeshServices.All() })
-	callers := callersOfEmpty(v, byPorts(r.GetFilter()))
+	callers, agents := callersOfEmpty(v, byPorts(r.GetFilter())), s.o.AgentStates()
 	entries, total, err := collect(by(r.GetFilter()), all, func(meshName, name string) (*adminv1.MeshService, error) {
 		m := v.Mesh(meshName)
 		of := m.MeshServices.Get(name)
@@ -100,9 +104,16 @@ func (s *service) ListMeshServices(ctx context.Context, r *adminv1.ListMeshServi
 		for _, port := range of.Object.Spec.Ports {
 			svc := m.Services.Get(mesh.MeshServiceName(name, port.Port))
 			p := &adminv1.MeshServicePort{Service: svc.Name, Endpoints: uint32(len(svc.Endpoints)), Reasons: emptyReasons(m, svc, callers[svc.ID()])}
-			for _, e := range svc.Endpoints {
+			traffic := svc.GetTraffic()
+			for i, e := range svc.Endpoints {
 				if e.Health == meshview.Ready {
 					p.Ready++
+				}
+				if v.Unchecked(m, e) {
+					p.Unchecked++
+				}
+				if traffic[i] && !stopped(agents[mesh.MakeID(meshName, e.Proxy)]) {
+					p.Serving++
 				}
 			}
 			entry.Ports = append(entry.Ports, p)
@@ -121,21 +132,35 @@ type inbound struct {
 	at    netip.AddrPort
 }
 
-// servicesOfInbounds returns the names of the services that the inbounds of the proxies that match are endpoints of, sorted.
-func servicesOfInbounds(v *meshview.View, matches func(meshName, name string) bool) map[inbound][]string {
-	all := map[inbound][]string{}
+// inboundServices has the sorted names of an inbound's services, and of the services that it serves while draining.
+type inboundServices struct{ all, drained []string }
+
+// servicesOfInbounds returns the services of each inbound of the matching proxies.
+func servicesOfInbounds(v *meshview.View, matches func(meshName, name string) bool) map[inbound]inboundServices {
+	all := map[inbound]inboundServices{}
 	for meshName, m := range v.Meshes {
 		for name, svc := range m.Services.All() {
-			for _, e := range svc.Endpoints {
-				if e.Proxy != "" && matches(meshName, e.Proxy) {
-					key := inbound{mesh.MakeID(meshName, e.Proxy), e.Address}
-					all[key] = append(all[key], name)
+			var traffic []bool
+			for i, e := range svc.Endpoints {
+				if e.Proxy == "" || !matches(meshName, e.Proxy) {
+					continue
 				}
+				if traffic == nil {
+					traffic = svc.GetTraffic()
+				}
+				key := inbound{mesh.MakeID(meshName, e.Proxy), e.Address}
+				of := all[key]
+				of.all = append(of.all, name)
+				if e.Health == meshview.Draining && traffic[i] {
+					of.drained = append(of.drained, name)
+				}
+				all[key] = of
 			}
 		}
 	}
-	for _, names := range all {
-		slices.Sort(names)
+	for _, of := range all {
+		slices.Sort(of.all)
+		slices.Sort(of.drained)
 	}
 	return all
 }

@@ -2,12 +2,14 @@ package admin
 
 import (
 	"testing"
+	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/testing/protocmp"
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
@@ -91,47 +93,105 @@ func TestNoEndpoints(t *testing.T) {
 }
 
 func TestListMeshServices(t *testing.T) {
-	f := newFakes(t)
-	v := viewOf(listening("web-1", "", 80), reaching(listening("client", "", 1), mesh.BackendRef{Name: "front", Port: 90}), meshServiceOf("front", "", 80, 81), meshServiceOf("back", ""))
-	f.View = func() *meshview.View { return v }
-	api, ctx := start(t, f)
-	got, err := api.ListMeshServices(ctx, &adminv1.ListMeshServicesRequest{Filter: &adminv1.Filter{Name: "front"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := []*adminv1.MeshService{{
-		Object:   got.GetMeshServices()[0].GetObject(), // as the others
-		Selector: "dataplaneLabels app=web", Dataplanes: []string{"client", "web-1"},
-		Ports: []*adminv1.MeshServicePort{
-			{Service: "front_msvc_80", Endpoints: 1, Ready: 1},
-			{Service: "front_msvc_81", Reasons: []string{`port 81 of MeshService "front" has targetPort 81, and no inbound of the Dataplanes that it selects (client, web-1) has that: they have 1 (main), 80 (main)`}},
-		},
-	}}
-	if diff := cmp.Diff(want, got.GetMeshServices(), protocmp.Transform()); diff != "" {
-		t.Errorf("ListMeshServices() (-want +got):\n%s", diff)
-	}
-	ports, err := api.ListServices(ctx, &adminv1.ListServicesRequest{Filter: &adminv1.Filter{Name: "front"}, Ports: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var names []string
-	for _, s := range ports.GetServices() {
-		names = append(names, s.GetName())
-	}
-	if diff := cmp.Diff([]string{"front_msvc_80", "front_msvc_81", "front_msvc_90"}, names); diff != "" {
-		t.Errorf("ListServices() with ports (-want +got):\n%s", diff)
-	}
-	dataplanes, err := api.ListDataplanes(ctx, &adminv1.ListDataplanesRequest{Filter: &adminv1.Filter{Name: "web-1"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff([]string{"front_msvc_80", "web"}, dataplanes.GetDataplanes()[0].GetInbounds()[0].GetServices()); diff != "" {
-		t.Errorf("services of the inbound (-want +got):\n%s", diff)
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakes(t)
+		v := viewOf(listening("web-1", "", 80), reaching(listening("client", "", 1), mesh.BackendRef{Name: "front", Port: 90}), meshServiceOf("front", "", 80, 81), meshServiceOf("back", ""))
+		f.View = func() *meshview.View { return v }
+		api, ctx := start(t, f)
+		got, err := api.ListMeshServices(ctx, &adminv1.ListMeshServicesRequest{Filter: &adminv1.Filter{Name: "front"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := []*adminv1.MeshService{{
+			Object:   got.GetMeshServices()[0].GetObject(), // as the others
+			Selector: "dataplaneLabels app=web", Dataplanes: []string{"client", "web-1"},
+			Ports: []*adminv1.MeshServicePort{
+				{Service: "front_msvc_80", Endpoints: 1, Ready: 1, Unchecked: 1, Serving: 1},
+				{Service: "front_msvc_81", Reasons: []string{`port 81 of MeshService "front" has targetPort 81, and no inbound of the Dataplanes that it selects (client, web-1) has that: they have 1 (main), 80 (main)`}},
+			},
+		}}
+		if diff := cmp.Diff(want, got.GetMeshServices(), protocmp.Transform()); diff != "" {
+			t.Errorf("ListMeshServices() (-want +got):\n%s", diff)
+		}
+		ports, err := api.ListServices(ctx, &adminv1.ListServicesRequest{Filter: &adminv1.Filter{Name: "front"}, Ports: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var names []string
+		for _, s := range ports.GetServices() {
+			names = append(names, s.GetName())
+		}
+		if diff := cmp.Diff([]string{"front_msvc_80", "front_msvc_81", "front_msvc_90"}, names); diff != "" {
+			t.Errorf("ListServices() with ports (-want +got):\n%s", diff)
+		}
+		dataplanes, err := api.ListDataplanes(ctx, &adminv1.ListDataplanesRequest{Filter: &adminv1.Filter{Name: "web-1"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff([]string{"front_msvc_80", "web"}, dataplanes.GetDataplanes()[0].GetInbounds()[0].GetServices()); diff != "" {
+			t.Errorf("services of the inbound (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// TestAllAreHeld checks what is said of endpoints that drain where all do, and where one is ready.
+func TestAllAreHeld(t *testing.T) {
+	for name, tc := range map[string]struct {
+		held    []string
+		stopped string // its agent has drained, and ended
+		traffic []bool
+		serves  []string // of web-1
+		serving uint32
+	}{
+		"none is ready":                {[]string{"web-1", "web-2"}, "", []bool{true, true}, []string{"front_msvc_80", "web"}, 2},
+		"one is ready":                 {[]string{"web-1"}, "", []bool{false, true}, nil, 1},
+		"none is ready, one has ended": {[]string{"web-1", "web-2"}, "web-1", []bool{false, true}, nil, 1},
+	} {
+		virtual.Run(t, name, func(t *testing.T) {
+			f := newFakes(t)
+			b := meshview.NewBuilder(meshview.Options{})
+			second := listening("web-2", "", 80)
+			second.Spec.Networking.Address = "10.0.0.2"
+			for _, o := range []mesh.Object{listening("web-1", "", 80), second, meshServiceOf("front", "", 80)} {
+				o.SetDefaults()
+				b.Set("test", o)
+			}
+			for _, held := range tc.held {
+				b.Observe(mesh.MakeID(mesh.DefaultMesh, held), mesh.Observation{Held: true})
+			}
+			c, _ := b.Build()
+			f.View = func() *meshview.View { return c.After }
+			f.AgentStates = func() map[mesh.ID]*adminv1.AgentState {
+				return map[mesh.ID]*adminv1.AgentState{mesh.MakeID(mesh.DefaultMesh, tc.stopped): {Phase: adminv1.AgentState_STOPPED}}
+			}
+			api, ctx := start(t, f)
+			services, err := api.ListServices(ctx, &adminv1.ListServicesRequest{Filter: &adminv1.Filter{Name: "web"}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var traffic []bool
+			for _, e := range services.GetServices()[0].GetEndpoints() {
+				traffic = append(traffic, e.GetGetsTraffic())
+			}
+			if diff := cmp.Diff(tc.traffic, traffic); diff != "" {
+				t.Errorf("which endpoints get traffic (-want +got):\n%s", diff)
+			}
+			meshServices, err := api.ListMeshServices(ctx, &adminv1.ListMeshServicesRequest{})
+			if err != nil || meshServices.GetMeshServices()[0].GetPorts()[0].GetServing() != tc.serving {
+				t.Errorf("ListMeshServices() = %v, %v, want %d that serve", meshServices, err, tc.serving)
+			}
+			dataplanes, err := api.ListDataplanes(ctx, &adminv1.ListDataplanesRequest{Filter: &adminv1.Filter{Name: "web-1"}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tc.serves, dataplanes.GetDataplanes()[0].GetInbounds()[0].GetServes()); diff != "" {
+				t.Errorf("which services web-1 serves (-want +got):\n%s", diff)
+			}
+		})
 	}
 }
 
 func TestAListSaysWhatMayHaveBeenMeant(t *testing.T) {
-	api, ctx := start(t, newFakes(t))
 	for name, tc := range map[string]struct {
 		filter *adminv1.Filter
 		want   string
@@ -141,7 +201,8 @@ func TestAListSaysWhatMayHaveBeenMeant(t *testing.T) {
 		"nothing is near":         {&adminv1.Filter{Name: "database"}, ""},
 		"something has that name": {&adminv1.Filter{Name: "web-2"}, ""},
 	} {
-		t.Run(name, func(t *testing.T) {
+		virtual.Run(t, name, func(t *testing.T) {
+			api, ctx := start(t, newFakes(t))
 			got, err := api.ListDataplanes(ctx, &adminv1.ListDataplanesRequest{Filter: tc.filter})
 			if err != nil || got.GetTail().GetNear() != tc.want {
 				t.Errorf("ListDataplanes() says %q, %v, want %q", got.GetTail().GetNear(), err, tc.want)

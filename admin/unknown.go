@@ -15,7 +15,7 @@ func unknownServices(v *meshview.View) []*adminv1.Problem {
 			problems = append(problems, &adminv1.Problem{Warning: true, Text: explain.MoreUnknown(len(unknown) - i)})
 			break
 		}
-		problems = append(problems, &adminv1.Problem{Warning: true, Text: explain.UnknownService(s)})
+		problems = append(problems, &adminv1.Problem{Warning: true, Text: explain.UnknownService(s), Object: "service/" + s.Name, Mesh: s.Mesh})
 	}
 	return problems
 }

@@ -1,10 +1,10 @@
 package agents_test
 
 import (
-	"context"
 	"errors"
 	"io"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc/connectivity"
@@ -12,6 +12,8 @@ import (
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
+	"github.com/sonde-mesh/sonde/internal/testing/wait"
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
@@ -27,9 +29,7 @@ func aging(t *testing.T, grace time.Duration) (*harness, *agent) {
 	h.fill("web-1")
 	a := h.agent("web-1")
 	a.instance, a.features = "process-1", []string{agentv1.FeatureQueries, agentv1.FeaturePong}
-	if err := a.join(); err != nil {
-		t.Fatal(err)
-	}
+	a.mustJoin()
 	a.connect(false)
 	h.becomes("web", meshview.Ready, meshview.NoReason)
 	return h, a
@@ -38,9 +38,7 @@ func aging(t *testing.T, grace time.Duration) (*harness, *agent) {
 // move ends the session when the control plane asks for that, as agents do.
 func (a *agent) move() {
 	a.h.t.Helper()
-	ctx, cancel := context.WithTimeout(a.h.t.Context(), patience)
-	defer cancel()
-	if !a.conn.WaitForStateChange(ctx, connectivity.Ready) {
+	if !a.conn.WaitForStateChange(wait.Context(a.h.t), connectivity.Ready) {
 		a.h.t.Fatal("the connection does not age")
 	}
 	if err := a.stream.CloseSend(); err != nil {
@@ -53,7 +51,6 @@ func (a *agent) move() {
 
 // TestAgentMoves checks that an agent whose connection has reached its age is neither lost nor news, whether it moves by itself or not.
 func TestAgentMoves(t *testing.T) {
-	t.Parallel()
 	tests := map[string]struct {
 		grace time.Duration
 		end   func(*agent)
@@ -62,8 +59,7 @@ func TestAgentMoves(t *testing.T) {
 		"when the connection ends": {500 * time.Millisecond, func(a *agent) { _ = a.ending() }}, // as earlier agents do
 	}
 	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		virtual.Run(t, name, func(t *testing.T) {
 			h, a := aging(t, tc.grace)
 			for range 2 {
 				tc.end(a)
@@ -99,34 +95,32 @@ func TestAgentMoves(t *testing.T) {
 
 // TestQueryGoesOnWhileTheAgentMoves has an agent get a query, move, and answer it then.
 func TestQueryGoesOnWhileTheAgentMoves(t *testing.T) {
-	t.Parallel()
-	h, a := aging(t, moving)
-	q := h.query(t.Context(), "web-1")
-	id := a.asked()
-	a.move()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	if err := a.answer(ctx, &agentv1.AnswerPart{Query: id, Data: []byte("a: 1\n")}); err != nil {
-		t.Errorf("Answer() = %v", err)
-	}
-	if err := q.end(t); err != nil || q.text.String() != "a: 1\n" {
-		t.Errorf("Query() = %v with %q", err, &q.text)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		h, a := aging(t, moving)
+		q := h.query(t.Context(), "web-1")
+		id := a.asked()
+		a.move()
+		if err := a.answer(limited(t), &agentv1.AnswerPart{Query: id, Data: []byte("a: 1\n")}); err != nil {
+			t.Errorf("Answer() = %v", err)
+		}
+		if err := q.end(t); err != nil || q.text.String() != "a: 1\n" {
+			t.Errorf("Query() = %v with %q", err, &q.text)
+		}
+	})
 }
 
 // TestQueryOfAnAgentThatMovesAway checks that a caller learns that the agent has gone, and did not just take too long.
 func TestQueryOfAnAgentThatMovesAway(t *testing.T) {
-	t.Parallel()
-	h, a := aging(t, moving)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	done := make(chan error, 1)
-	go func() {
-		done <- h.server.Query(ctx, mesh.MakeID("default", "web-1"), mesh.ViewStats, func([]byte) error { return nil })
-	}()
-	a.asked()
-	a.move()
-	if err := <-done; err == nil || err.Error() != "rpc error: code = FailedPrecondition desc = the session with the agent has ended" {
-		t.Errorf("Query() = %v", err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		h, a := aging(t, moving)
+		done := make(chan error, 1)
+		go func() {
+			done <- h.server.Query(wait.Context(t), mesh.MakeID("default", "web-1"), mesh.ViewStats, func([]byte) error { return nil })
+		}()
+		a.asked()
+		a.move()
+		if err := <-done; err == nil || err.Error() != "rpc error: code = FailedPrecondition desc = the session with the agent has ended" {
+			t.Errorf("Query() = %v", err)
+		}
+	})
 }

@@ -8,9 +8,9 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
-	"errors"
 	"net/netip"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
@@ -20,6 +20,7 @@ import (
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/identity"
+	"github.com/sonde-mesh/sonde/internal/testing/wait"
 )
 
 // agent takes the place of sonde-dp. It only puts in place what it gets when the test says so.
@@ -46,8 +47,9 @@ type agent struct {
 	inbox  chan *agentv1.ControlMessage
 	end    chan error
 	cancel context.CancelFunc
-	// inbounds, probes, serviceProbes and drains are what it was told of these; inbox has everything else.
+	// inbounds, outbounds, probes, serviceProbes and drains are what it was told of these; inbox has everything else.
 	inbounds      chan *agentv1.Inbounds
+	outbounds     chan *agentv1.Outbounds
 	probes        chan *agentv1.Probes
 	serviceProbes chan *agentv1.ServiceProbes
 	drains        chan *agentv1.DrainState
@@ -74,7 +76,7 @@ func (a *agent) dial() *grpc.ClientConn {
 	if a.leaf != nil {
 		config.Certificates = []tls.Certificate{{Certificate: [][]byte{a.leaf.Raw}, PrivateKey: a.key}}
 	}
-	conn, err := grpc.NewClient("passthrough:///"+a.h.address, grpc.WithTransportCredentials(credentials.NewTLS(config)))
+	conn, err := grpc.NewClient("passthrough:///"+planeAddress, grpc.WithTransportCredentials(credentials.NewTLS(config)), grpc.WithContextDialer(a.h.dial))
 	if err != nil {
 		a.h.t.Fatal(err)
 	}
@@ -96,6 +98,13 @@ func csr(t testing.TB) (*ecdsa.PrivateKey, []byte) {
 
 func (a *agent) join() error { return a.joinAs("") }
 
+func (a *agent) mustJoin() {
+	a.h.t.Helper()
+	if err := a.join(); err != nil {
+		a.h.t.Fatal(err)
+	}
+}
+
 // joinAs says which process it is.
 func (a *agent) joinAs(instance string) error {
 	key, request := csr(a.h.t)
@@ -103,9 +112,7 @@ func (a *agent) joinAs(instance string) error {
 	joining.leaf = nil
 	conn := joining.dial()
 	defer func() { _ = conn.Close() }()
-	ctx, cancel := context.WithTimeout(a.h.t.Context(), patience)
-	defer cancel()
-	response, err := agentv1.NewAgentServiceClient(conn).Join(ctx,
+	response, err := agentv1.NewAgentServiceClient(conn).Join(wait.Context(a.h.t),
 		&agentv1.JoinRequest{Mesh: "default", Name: a.name, Token: a.token, Csr: request, ControlPlaneAddress: "cp:5678", Instance: instance, Version: a.version})
 	if err != nil {
 		return err
@@ -118,13 +125,20 @@ func (a *agent) joinAs(instance string) error {
 	return nil
 }
 
+// joined returns an agent with a session.
+func (h *harness) joined(name string) *agent {
+	h.t.Helper()
+	a := h.agent(name)
+	a.mustJoin()
+	a.connect(false)
+	return a
+}
+
 func (a *agent) renew() error {
 	key, request := csr(a.h.t)
 	conn := a.dial()
 	defer func() { _ = conn.Close() }()
-	ctx, cancel := context.WithTimeout(a.h.t.Context(), patience)
-	defer cancel()
-	response, err := agentv1.NewAgentServiceClient(conn).Renew(ctx, &agentv1.RenewRequest{Csr: request})
+	response, err := agentv1.NewAgentServiceClient(conn).Renew(wait.Context(a.h.t), &agentv1.RenewRequest{Csr: request})
 	if err != nil {
 		return err
 	}
@@ -161,9 +175,10 @@ func (a *agent) open() {
 	}
 	a.stream, a.cancel = stream, cancel
 	inbox, inbounds, end := make(chan *agentv1.ControlMessage, 100), make(chan *agentv1.Inbounds, 100), make(chan error, 1)
+	outbounds := make(chan *agentv1.Outbounds, 100)
 	probes, drains := make(chan *agentv1.Probes, 100), make(chan *agentv1.DrainState, 100)
 	serviceProbes := make(chan *agentv1.ServiceProbes, 100)
-	a.inbox, a.inbounds, a.probes, a.serviceProbes, a.drains, a.end = inbox, inbounds, probes, serviceProbes, drains, end
+	a.inbox, a.inbounds, a.outbounds, a.probes, a.serviceProbes, a.drains, a.end = inbox, inbounds, outbounds, probes, serviceProbes, drains, end
 	go func() {
 		for {
 			m, err := stream.Recv()
@@ -175,6 +190,8 @@ func (a *agent) open() {
 			switch {
 			case m.GetInbounds() != nil:
 				inbounds <- m.GetInbounds()
+			case m.GetOutbounds() != nil:
+				outbounds <- m.GetOutbounds()
 			case m.GetProbes() != nil:
 				probes <- m.GetProbes()
 			case m.GetServiceProbes() != nil:
@@ -189,7 +206,7 @@ func (a *agent) open() {
 	a.h.t.Cleanup(a.leave)
 }
 
-// leave breaks off the session, as an agent that dies.
+// leave breaks off the session, as an agent that dies. The control plane notices at once.
 func (a *agent) leave() {
 	if a.conn == nil {
 		return
@@ -199,6 +216,7 @@ func (a *agent) leave() {
 	for range a.inbox { // until its reader is done
 	}
 	a.conn = nil
+	synctest.Wait()
 }
 
 // connect opens a session, says Hello and waits for Welcome.
@@ -220,33 +238,38 @@ func (a *agent) send(m *agentv1.AgentMessage) {
 	}
 }
 
+// next returns what comes next from a channel, when all that has begun with it has ended.
+func next[T any](a *agent, what string, from <-chan T) T {
+	a.h.t.Helper()
+	v := wait.Receive(a.h.t, what, from)
+	synctest.Wait()
+	return v
+}
+
 func (a *agent) receive() *agentv1.ControlMessage {
 	a.h.t.Helper()
-	select {
-	case m, ok := <-a.inbox:
-		if !ok {
-			err := <-a.end
-			a.end <- err
-			a.h.t.Fatalf("session of %s ended: %v", a.name, err)
-		}
-		return m
-	case <-time.After(patience):
-		a.h.t.Fatalf("no message for %s", a.name)
+	m := next(a, "a message for "+a.name, a.inbox)
+	if m == nil {
+		a.h.t.Fatalf("session of %s ended: %v", a.name, a.ending())
 	}
-	return nil
+	return m
+}
+
+// hearsNothing checks that the agent gets no message for a minute.
+func (a *agent) hearsNothing(why string) {
+	a.h.t.Helper()
+	time.Sleep(time.Minute)
+	if len(a.inbox) > 0 {
+		a.h.t.Errorf("%s got %v, want nothing: %s", a.name, <-a.inbox, why)
+	}
 }
 
 // ending returns why the session ended.
 func (a *agent) ending() error {
 	a.h.t.Helper()
-	select {
-	case err := <-a.end:
-		a.end <- err
-		return err
-	case <-time.After(patience):
-		a.h.t.Fatalf("the session of %s goes on", a.name)
-	}
-	return errors.New("unreachable")
+	err := next(a, "the end of the session of "+a.name, a.end)
+	a.end <- err
+	return err
 }
 
 func (a *agent) report() {

@@ -7,18 +7,20 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/sonde-mesh/sonde/agents"
-	"github.com/sonde-mesh/sonde/agents/observed"
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/facts"
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
 // fullDisk takes no state of applications, once it is full.
 type fullDisk struct {
-	observed.Storage
+	facts.Storage
 	full *bool
 }
 
@@ -30,24 +32,26 @@ func (f fullDisk) Write(name string, data []byte) error {
 }
 
 func TestFullDiskKeepsNoDeadEndpoint(t *testing.T) {
-	full := false
-	h, a := joinedWithProbe(t, func(o *agents.Options) { o.Storage = fullDisk{o.Storage, &full} })
-	a.connect(false)
-	a.says(web)
-	h.becomes("web", meshview.Ready, meshview.NoReason)
-	full = true
-	a.says(web + " refused")
-	h.becomes("web", meshview.NotReady, meshview.ApplicationNotReady)
-	a.says(web)
-	h.becomes("web", meshview.Ready, meshview.NoReason)
-	if lines := h.log.Lines("state of applications not stored", "no space left on device"); len(lines) != 1 {
-		t.Errorf("logged is %q", lines)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		full := false
+		h, a := joinedWithProbe(t, func(o *agents.Options) { o.Storage = fullDisk{o.Storage, &full} })
+		a.connect(false)
+		a.says(web)
+		h.becomes("web", meshview.Ready, meshview.NoReason)
+		full = true
+		a.says(web + " refused")
+		h.becomes("web", meshview.NotReady, meshview.ApplicationNotReady)
+		a.says(web)
+		h.becomes("web", meshview.Ready, meshview.NoReason)
+		if lines := h.log.Lines("state of applications not stored", "no space left on device"); len(lines) != 1 {
+			t.Errorf("logged is %q", lines)
+		}
+	})
 }
 
 // hungDisk does not come back from writing the state of applications of web-1, once it hangs, until it goes on.
 type hungDisk struct {
-	observed.Storage
+	facts.Storage
 	hangs   *atomic.Bool
 	waiting chan<- struct{}
 	goOn    <-chan struct{}
@@ -63,85 +67,83 @@ func (d hungDisk) Write(name string, data []byte) error {
 
 // TestHungDiskKeepsNoDeadEndpoint has web-2 fail while the record of web-1 is being written.
 func TestHungDiskKeepsNoDeadEndpoint(t *testing.T) {
-	var hangs atomic.Bool
-	waiting, goOn := make(chan struct{}, 1), make(chan struct{})
-	h, a := joinedWithProbe(t, func(o *agents.Options) { o.Storage = hungDisk{o.Storage, &hangs, waiting, goOn} })
-	h.put(withProbe(func(d *mesh.Dataplane) { d.Name, d.Spec.Networking.Address = "web-2", "10.0.0.2" }))
-	h.eventually("the view has web-2", func() bool { return h.endpoint("web", "web-2") != nil })
-	b := h.agent("web-2")
-	b.envoy.Accepted = []netip.AddrPort{netip.MustParseAddrPort("10.0.0.2:8080")}
-	if err := b.join(); err != nil {
-		t.Fatal(err)
-	}
-	is := func(name string, health meshview.Health, reason meshview.Reason) {
-		t.Helper()
-		h.eventually("the endpoint of "+name+" has its health", func() bool {
-			e := h.endpoint("web", name)
-			return e.Health == health && e.Reason == reason
-		})
-	}
-	a.connect(false)
-	b.connect(false)
-	a.says(web)
-	b.says("10.0.0.2:8080")
-	is("web-1", meshview.Ready, meshview.NoReason)
-	is("web-2", meshview.Ready, meshview.NoReason)
-	a.heard() // what is written of this must not come after the disk hangs
-	b.heard()
+	synctest.Test(t, func(t *testing.T) {
+		var hangs atomic.Bool
+		waiting, goOn := make(chan struct{}, 1), make(chan struct{})
+		views := make(chan *meshview.View, 100)
+		h, a := joinedWithProbe(t, func(o *agents.Options) { o.Storage = hungDisk{o.Storage, &hangs, waiting, goOn} })
+		h.apply = func(c meshview.Change) { views <- c.After }
+		h.restart()
+		h.put(withProbe(same))
+		h.put(withProbe(func(d *mesh.Dataplane) { d.Name, d.Spec.Networking.Address = "web-2", "10.0.0.2" }))
+		h.synced()
+		b := h.agent("web-2")
+		b.envoy.Accepted = []netip.AddrPort{netip.MustParseAddrPort("10.0.0.2:8080")}
+		b.mustJoin()
+		// is needs no clock: that stands still while a session waits for its turn to write.
+		is := func(name string, health meshview.Health, reason meshview.Reason) {
+			for e := endpointOf(<-views, "web", name); e == nil || e.Health != health || e.Reason != reason; e = endpointOf(<-views, "web", name) {
+			}
+		}
+		a.connect(false)
+		b.connect(false)
+		a.says(web)
+		is("web-1", meshview.Ready, meshview.NoReason)
+		b.says("10.0.0.2:8080")
+		is("web-2", meshview.Ready, meshview.NoReason)
+		a.heard() // what is written of this must not come after the disk hangs
+		b.heard()
 
-	hangs.Store(true)
-	goOnce := sync.OnceFunc(func() { close(goOn) })
-	t.Cleanup(goOnce)
-	a.says(web + " refused")
-	select {
-	case <-waiting:
-	case <-time.After(patience):
-		t.Fatal("nothing is written")
-	}
-	is("web-1", meshview.NotReady, meshview.ApplicationNotReady)
-	b.says("10.0.0.2:8080 refused")
-	is("web-2", meshview.NotReady, meshview.ApplicationNotReady)
-	goOnce()
-	b.heard()
-	if data, err := h.state.Read("applications/default/web-2"); err != nil || !strings.Contains(string(data), "refused") {
-		t.Errorf("the record of web-2 is %q, %v", data, err)
-	}
+		hangs.Store(true)
+		goOnce := sync.OnceFunc(func() { close(goOn) })
+		t.Cleanup(goOnce)
+		a.says(web + " refused")
+		<-waiting
+		is("web-1", meshview.NotReady, meshview.ApplicationNotReady)
+		b.says("10.0.0.2:8080 refused")
+		is("web-2", meshview.NotReady, meshview.ApplicationNotReady)
+		goOnce()
+		b.heard()
+		if data, err := h.state.Read("applications/default/web-2"); err != nil || !strings.Contains(string(data), "refused") {
+			t.Errorf("the record of web-2 is %q, %v", data, err)
+		}
+	})
 }
 
 // TestBrokenRecordIsForgotten restarts a control plane with a record that nobody can read.
 func TestBrokenRecordIsForgotten(t *testing.T) {
-	h, _ := joinedWithProbe(t, nil)
-	h.becomes("web", meshview.NotReady, meshview.ApplicationNotReady)
-	h.stop()
-	if err := h.state.Write("applications/default/web-1", []byte("{")); err != nil {
-		t.Fatal(err)
-	}
-	h.start()
-	h.put(withProbe(same))
-	h.builder.Synced("test")
-	h.becomes("web", meshview.Ready, meshview.NoReason)
-	if lines := h.log.Lines("record of applications not read", "mesh=default proxy=web-1"); len(lines) != 1 {
-		t.Errorf("logged is %q", lines)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		h, _ := joinedWithProbe(t, nil)
+		h.becomes("web", meshview.NotReady, meshview.ApplicationNotReady)
+		h.stop()
+		if err := h.state.Write("applications/default/web-1", []byte("{")); err != nil {
+			t.Fatal(err)
+		}
+		h.start()
+		h.put(withProbe(same))
+		h.synced()
+		h.becomes("web", meshview.Ready, meshview.NoReason)
+		if lines := h.log.Lines("record of applications not read", "mesh=default proxy=web-1"); len(lines) != 1 {
+			t.Errorf("logged is %q", lines)
+		}
+	})
 }
 
 // TestRecordsOfProxiesThatAreGone removes a Dataplane: what is known holds while its certificate is valid.
 func TestRecordsOfProxiesThatAreGone(t *testing.T) {
-	h, _ := joinedWithProbe(t, nil)
-	h.builder.Delete("test", withProbe(same).Key())
-	h.eventually("the dataplane is gone", func() bool {
-		_, p := h.builder.View().Proxy("default/web-1")
-		return p == nil
+	synctest.Test(t, func(t *testing.T) {
+		h, _ := joinedWithProbe(t, nil)
+		h.delete("web-1")
+		h.why(map[string]string{web: notReported})
+		h.ahead.Store(int64(25 * time.Hour))
+		h.why(map[string]string{})
+		if names, err := h.state.List("applications/default"); err != nil || len(names) != 0 {
+			t.Errorf("records %v, error %v", names, err)
+		}
+		if at := netip.MustParseAddrPort(web); h.server.NotServing("default/web-1")[at] != "" {
+			t.Error("it is still known")
+		}
 	})
-	h.why(map[string]string{web: notReported})
-	h.ahead.Store(int64(25 * time.Hour))
-	h.why(map[string]string{})
-	if names, err := h.state.List("applications/default"); err != nil || len(names) != 0 {
-		t.Errorf("records %v, error %v", names, err)
-	}
-	if at := netip.MustParseAddrPort(web); h.server.NotServing("default/web-1")[at] != "" {
-		t.Error("it is still known")
-	}
 }
 
 // TestInboundThatDidNotServe gets a probe in the change with which it is to serve: it waits for its first report, as a new one does.
@@ -152,7 +154,7 @@ func TestInboundThatDidNotServe(t *testing.T) {
 		"not ready":          func(in *mesh.Inbound) { in.State = mesh.InboundNotReady },
 		"declared not ready": func(in *mesh.Inbound) { in.Health = &mesh.Health{Ready: new(false)} },
 	} {
-		t.Run(name, func(t *testing.T) {
+		virtual.Run(t, name, func(t *testing.T) {
 			h, a := joined(t, nil)
 			a.connect(false)
 			h.becomes("web", meshview.Ready, meshview.NoReason)
@@ -160,11 +162,6 @@ func TestInboundThatDidNotServe(t *testing.T) {
 			in := &before.Spec.Networking.Inbound[0]
 			change(in)
 			h.put(before)
-			h.eventually("the view has the change", func() bool {
-				_, p := h.builder.View().Proxy("default/web-1")
-				now := p.Dataplane.Spec.Networking.Inbound[0]
-				return now.State == in.State && now.Health.IsReady() == in.Health.IsReady()
-			})
 			h.put(withProbe(same))
 			h.why(map[string]string{web: notReported})
 			h.becomes("web", meshview.NotReady, meshview.ApplicationNotReady)
@@ -176,30 +173,32 @@ func TestInboundThatDidNotServe(t *testing.T) {
 
 // TestProbeWithoutAVerdict is a reason for people, and changes nothing else.
 func TestProbeWithoutAVerdict(t *testing.T) {
-	h, a := joinedWithProbe(t, nil)
-	a.connect(false)
-	none := func(reason string) {
-		a.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Readiness{Readiness: &agentv1.Readiness{
-			Inbounds: []*agentv1.InboundReadiness{{Inbound: web, NoVerdict: true, Reason: reason}},
-		}}})
-	}
-	none("unexpected EOF")
-	h.why(map[string]string{web: "application probe without a verdict: unexpected EOF"})
-	none("too many open files")
-	h.why(map[string]string{web: "application probe without a verdict: too many open files"})
-	a.says(web + " refused")
-	a.heard()
-	h.why(map[string]string{web: failed + "refused"})
-	if lines := h.log.Lines("level=WARN", "application not ready", "reason=refused"); len(lines) != 1 {
-		t.Errorf("logged is %q", lines)
-	}
-	none("unexpected EOF")
-	a.heard()
-	h.why(map[string]string{web: failed + "refused"})
-	a.says(web)
-	h.becomes("web", meshview.Ready, meshview.NoReason)
-	none("unexpected EOF")
-	a.heard()
-	h.why(map[string]string{})
-	h.becomes("web", meshview.Ready, meshview.NoReason)
+	synctest.Test(t, func(t *testing.T) {
+		h, a := joinedWithProbe(t, nil)
+		a.connect(false)
+		none := func(reason string) {
+			a.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Readiness{Readiness: &agentv1.Readiness{
+				Inbounds: []*agentv1.InboundReadiness{{Inbound: web, NoVerdict: true, Reason: reason}},
+			}}})
+		}
+		none("unexpected EOF")
+		h.why(map[string]string{web: "application probe without a verdict: unexpected EOF"})
+		none("too many open files")
+		h.why(map[string]string{web: "application probe without a verdict: too many open files"})
+		a.says(web + " refused")
+		a.heard()
+		h.why(map[string]string{web: failed + "refused"})
+		if lines := h.log.Lines("level=WARN", "application not ready", "reason=refused"); len(lines) != 1 {
+			t.Errorf("logged is %q", lines)
+		}
+		none("unexpected EOF")
+		a.heard()
+		h.why(map[string]string{web: failed + "refused"})
+		a.says(web)
+		h.becomes("web", meshview.Ready, meshview.NoReason)
+		none("unexpected EOF")
+		a.heard()
+		h.why(map[string]string{})
+		h.becomes("web", meshview.Ready, meshview.NoReason)
+	})
 }

@@ -3,7 +3,7 @@ package agents_test
 import (
 	"strings"
 	"testing"
-	"time"
+	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
@@ -11,87 +11,82 @@ import (
 
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
 // toDrain waits until the agent is told whether to drain, and checks it.
 func (a *agent) toDrain(want *agentv1.DrainState) {
 	a.h.t.Helper()
-	select {
-	case got := <-a.drains:
-		if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
-			a.h.t.Fatalf("drain state (-want +got):\n%s", diff)
-		}
-	case <-time.After(patience):
-		a.h.t.Fatalf("told no drain state, want %v", want)
+	got := next(a, "a drain state", a.drains)
+	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
+		a.h.t.Fatalf("drain state (-want +got):\n%s", diff)
 	}
 }
 
 func TestDrainState(t *testing.T) {
-	h := newPodHarness(t, podTokens{"1": db0("1")})
-	put := func(drain *mesh.Drain) {
-		d := dataplane("default", "db-0.shop", "db")
-		d.Identity, d.Drain = mesh.Identity{Path: "/ns/shop/sa/db", Instance: "1"}, drain
-		h.put(d)
-	}
-	h.has("1")
-	a := h.pod("1")
-	if err := a.join(); err != nil {
-		t.Fatal(err)
-	}
-	a.connect(false)
-	a.toDrain(&agentv1.DrainState{})
-	put(&mesh.Drain{Node: "node a goes"})
-	a.toDrain(&agentv1.DrainState{Node: "node a goes"})
-	put(&mesh.Drain{Node: "node a goes", ServesOn: "there is no other"})
-	a.toDrain(&agentv1.DrainState{Node: "node a goes", ServesOn: "there is no other"})
-	put(&mesh.Drain{Node: "node a goes", ServesOn: "there is no other"}) // and so nothing is sent
-	put(&mesh.Drain{Terminating: true, Administrator: "pod is drained"})
-	a.toDrain(&agentv1.DrainState{Terminating: true, Administrator: "pod is drained"})
+	synctest.Test(t, func(t *testing.T) {
+		h := newPodHarness(t, podTokens{"1": db0("1")})
+		put := func(drain *mesh.Drain) {
+			d := dataplane("default", "db-0.shop", "db")
+			d.Identity, d.Drain = mesh.Identity{Path: "/ns/shop/sa/db", Instance: "1"}, drain
+			h.put(d)
+		}
+		h.has("1")
+		a := h.pod("1")
+		a.mustJoin()
+		a.connect(false)
+		a.toDrain(&agentv1.DrainState{})
+		put(&mesh.Drain{Node: "node a goes"})
+		a.toDrain(&agentv1.DrainState{Node: "node a goes"})
+		put(&mesh.Drain{Node: "node a goes", ServesOn: "there is no other"})
+		a.toDrain(&agentv1.DrainState{Node: "node a goes", ServesOn: "there is no other"})
+		put(&mesh.Drain{Node: "node a goes", ServesOn: "there is no other"}) // and so nothing is sent
+		put(&mesh.Drain{Terminating: true, Administrator: "pod is drained"})
+		a.toDrain(&agentv1.DrainState{Terminating: true, Administrator: "pod is drained"})
 
-	a.leave()
-	a.connect(false) // it may have been told something else by another replica
-	a.toDrain(&agentv1.DrainState{Terminating: true, Administrator: "pod is drained"})
-	put(nil)
-	a.toDrain(&agentv1.DrainState{})
-	if len(a.drains) > 0 {
-		t.Errorf("told twice: %v", <-a.drains)
-	}
+		a.leave()
+		a.connect(false) // it may have been told something else by another replica
+		a.toDrain(&agentv1.DrainState{Terminating: true, Administrator: "pod is drained"})
+		put(nil)
+		a.toDrain(&agentv1.DrainState{})
+		if len(a.drains) > 0 {
+			t.Errorf("told twice: %v", <-a.drains)
+		}
+	})
 }
 
 // TestAdministratorDrains has an administrator drain a proxy of which no pod says it. That holds over a restart of the control plane, until it is taken back.
 func TestAdministratorDrains(t *testing.T) {
-	h := newHarness(t, nil)
-	h.fill("web-1")
-	a := h.agent("web-1")
-	if err := a.join(); err != nil {
-		t.Fatal(err)
-	}
-	a.connect(false)
-	a.toDrain(&agentv1.DrainState{})
-	set := func(reason *string, before string) {
-		t.Helper()
-		_, p := h.builder.View().Proxy("default/web-1")
-		if got, err := h.server.SetDrained(t.Context(), p, reason); err != nil || got != before {
-			t.Errorf("SetDrained() = %q, %v, want %q", got, err, before)
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarness(t, nil)
+		h.fill("web-1")
+		a := h.joined("web-1")
+		a.toDrain(&agentv1.DrainState{})
+		set := func(reason *string, before string) {
+			t.Helper()
+			_, p := h.builder.View().Proxy("default/web-1")
+			if got, err := h.server.SetDrained(t.Context(), p, reason); err != nil || got != before {
+				t.Errorf("SetDrained() = %q, %v, want %q", got, err, before)
+			}
 		}
-	}
-	long := "new disk " + strings.Repeat("x", 300)
-	text := "dataplane is drained: " + long[:256]
-	set(&long, "")
-	a.toDrain(&agentv1.DrainState{Administrator: text})
-	h.becomes("web", meshview.Draining, meshview.NoReason)
-	a.leave()
-	h.restart()
-	h.fill("web-1")
-	a.connect(false) // which takes back only that the agent itself drains
-	a.toDrain(&agentv1.DrainState{Administrator: text})
-	set(new(""), text)
-	a.toDrain(&agentv1.DrainState{Administrator: "dataplane is drained"})
-	set(nil, "dataplane is drained")
-	a.toDrain(&agentv1.DrainState{})
-	h.becomes("web", meshview.Ready, meshview.NoReason)
-	set(nil, "")
+		long := "new disk " + strings.Repeat("x", 300)
+		text := "dataplane is drained: " + long[:256]
+		set(&long, "")
+		a.toDrain(&agentv1.DrainState{Administrator: text})
+		h.becomes("web", meshview.Draining, meshview.NoReason)
+		a.leave()
+		h.restart()
+		h.fill("web-1")
+		a.connect(false) // which takes back only that the agent itself drains
+		a.toDrain(&agentv1.DrainState{Administrator: text})
+		set(new(""), text)
+		a.toDrain(&agentv1.DrainState{Administrator: "dataplane is drained"})
+		set(nil, "dataplane is drained")
+		a.toDrain(&agentv1.DrainState{})
+		h.becomes("web", meshview.Ready, meshview.NoReason)
+		set(nil, "")
+	})
 }
 
 // TestRecordOfADrainIsBad begins with what a disk may leave of a record: the proxy is drained, and its agent is told so.
@@ -102,13 +97,11 @@ func TestRecordOfADrainIsBad(t *testing.T) {
 		"long":      {strings.Repeat("x", 1<<20), "dataplane is drained: " + strings.Repeat("x", 256)},
 	}
 	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
+		virtual.Run(t, name, func(t *testing.T) {
 			h := newHarness(t, nil)
 			h.fill("web-1")
 			a := h.agent("web-1")
-			if err := a.join(); err != nil {
-				t.Fatal(err)
-			}
+			a.mustJoin()
 			if err := h.state.Write("drained/default/web-1", []byte(tc.record)); err != nil {
 				t.Fatal(err)
 			}
@@ -121,9 +114,11 @@ func TestRecordOfADrainIsBad(t *testing.T) {
 }
 
 func TestAdministratorDrainsNoPods(t *testing.T) {
-	h := newPodHarness(t, podTokens{"1": db0("1")})
-	h.has("1")
-	_, p := h.builder.View().Proxy("default/db-0.shop")
-	_, err := h.server.SetDrained(t.Context(), p, new("x"))
-	wantStatus(t, err, codes.FailedPrecondition, "drain pod/NAME")
+	synctest.Test(t, func(t *testing.T) {
+		h := newPodHarness(t, podTokens{"1": db0("1")})
+		h.has("1")
+		_, p := h.builder.View().Proxy("default/db-0.shop")
+		_, err := h.server.SetDrained(t.Context(), p, new("x"))
+		wantStatus(t, err, codes.FailedPrecondition, "drain pod/NAME")
+	})
 }

@@ -2,10 +2,14 @@ package agents_test
 
 import (
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"google.golang.org/grpc/codes"
 
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
 // hello says which process it is.
@@ -19,7 +23,6 @@ func (a *agent) hello(instance string, draining bool) {
 
 // TestWhoGetsTheSession has a process with a session, and another one which asks for it.
 func TestWhoGetsTheSession(t *testing.T) {
-	t.Parallel()
 	tests := map[string]struct {
 		first, second string // instances
 		features      []string
@@ -35,8 +38,7 @@ func TestWhoGetsTheSession(t *testing.T) {
 		"the second one is of a release before": {first: "a", second: "", features: []string{"pong"}},
 	}
 	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		virtual.Run(t, name, func(t *testing.T) {
 			h, first := joined(t, nil)
 			first.features = tc.features
 			second := *first
@@ -79,8 +81,65 @@ func TestWhoGetsTheSession(t *testing.T) {
 	}
 }
 
+// TestRefusalGoesWithTheSession has a second agent be refused and end, and then the first one be killed: what is shown is that the first one is lost.
+func TestRefusalGoesWithTheSession(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, first := joined(t, nil)
+		first.features = []string{agentv1.FeaturePong}
+		second := *first
+		first.hello("a", false)
+		h.eventually("the session is known", func() bool { return len(h.server.Agents()) == 1 })
+		second.hello("b", false)
+		for m := first.receive(); m.GetPing() == nil; m = first.receive() {
+		}
+		first.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Pong{Pong: &agentv1.Pong{}}})
+		wantStatus(t, second.ending(), codes.AlreadyExists, "duplicate")
+		if s := h.server.States()["default/web-1"]; s.GetPhase() != adminv1.AgentState_CONNECTED || s.GetRefusal() == "" {
+			t.Errorf("with two agents the state is %v, want CONNECTED, and why the other one is refused", s)
+		}
+		second.leave()
+		first.leave()
+		if s := h.server.States()["default/web-1"]; s.GetPhase() != adminv1.AgentState_RECONNECTING || s.GetRefusal() != "" {
+			t.Errorf("without any agent the state is %v, want RECONNECTING alone", s)
+		}
+		h.ahead.Store(int64(30 * time.Second))
+		if s := h.server.States()["default/web-1"]; s.GetPhase() != adminv1.AgentState_LOST || s.GetRefusal() != "" || h.metric("sonde_agents_lost", "default") != 1 {
+			t.Errorf("30 s later the state is %v, want LOST alone", s)
+		}
+	})
+}
+
+// TestRefusedAgentGetsTheSession has the first agent end, so that the second one is refused no more.
+func TestRefusedAgentGetsTheSession(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, first := joined(t, nil)
+		first.features = []string{agentv1.FeaturePong}
+		second := *first
+		first.hello("a", false)
+		h.eventually("the session is known", func() bool { return len(h.server.Agents()) == 1 })
+		second.hello("b", false)
+		for m := first.receive(); m.GetPing() == nil; m = first.receive() {
+		}
+		first.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Draining{Draining: &agentv1.Draining{}}})
+		first.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Pong{Pong: &agentv1.Pong{}}})
+		wantStatus(t, second.ending(), codes.AlreadyExists, "duplicate")
+		second.leave()
+		third := *first // the second one again, while the first one drains
+		third.hello("b", false)
+		if third.receive().GetWelcome() == nil {
+			t.Fatal("it is not welcomed")
+		}
+		synctest.Wait()
+		if s := h.server.States()["default/web-1"]; s.GetPhase() != adminv1.AgentState_CONNECTED || s.GetRefusal() != "" {
+			t.Errorf("the state is %v, want CONNECTED alone", s)
+		}
+	})
+}
+
 func TestInstanceIsShort(t *testing.T) {
-	_, a := joined(t, nil)
-	a.hello(string(make([]byte, 65)), false)
-	wantStatus(t, a.ending(), codes.InvalidArgument, "instance")
+	synctest.Test(t, func(t *testing.T) {
+		_, a := joined(t, nil)
+		a.hello(string(make([]byte, 65)), false)
+		wantStatus(t, a.ending(), codes.InvalidArgument, "instance")
+	})
 }

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -27,32 +28,30 @@ import (
 	"github.com/sonde-mesh/sonde/identity/mtls"
 	"github.com/sonde-mesh/sonde/identity/serving"
 	"github.com/sonde-mesh/sonde/identity/token"
-	"github.com/sonde-mesh/sonde/internal/logtest"
-	"github.com/sonde-mesh/sonde/internal/slowtest"
-	"github.com/sonde-mesh/sonde/internal/waittest"
+	"github.com/sonde-mesh/sonde/internal/testing/logtest"
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
+	"github.com/sonde-mesh/sonde/internal/testing/wait"
 	"github.com/sonde-mesh/sonde/meshview"
 	"github.com/sonde-mesh/sonde/store"
 )
 
-func TestMain(m *testing.M) {
-	slowtest.AtOnce(6)
-	goleak.VerifyTestMain(m)
-}
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const patience = 10 * time.Second
+const planeAddress = "127.0.0.1:5678"
 
 // harness is a control plane with real gRPC, TLS, state directory and builder. It can be stopped and started again.
 type harness struct {
-	t     *testing.T
-	state *store.State
-	bend  func(*agents.Options)
+	t       *testing.T
+	state   *store.State
+	network *virtual.Network
+	bend    func(*agents.Options)
 	// apply is called with each change of the view, before that is the current one. Default: nothing is.
 	apply func(meshview.Change)
 	// pods says that the source knows which proxies there are, as Kubernetes does: nothing is recorded.
 	pods bool
 	// age of connections, and the grace for their calls after that. Default: they do not age.
 	age, grace time.Duration
-	// ahead is how far the control plane's clock is ahead of the real one.
+	// ahead is how far the control plane's clock is ahead of the bubble's.
 	ahead atomic.Int64
 
 	authority *identity.Authority
@@ -62,7 +61,6 @@ type harness struct {
 	builder   *meshview.Builder
 	registry  *prometheus.Registry
 	log       *logtest.Buffer
-	address   string
 	stop      func()
 
 	mu       sync.Mutex
@@ -71,15 +69,27 @@ type harness struct {
 
 func newHarness(t *testing.T, bend func(*agents.Options)) *harness {
 	t.Helper()
+	h := &harness{bend: bend}
+	h.open(t)
+	return h
+}
+
+// open starts the control plane with an empty state. It stops with the test.
+func (h *harness) open(t *testing.T) {
+	t.Helper()
 	state, err := store.OpenState(filepath.Join(t.TempDir(), "state"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = state.Close() })
-	h := &harness{t: t, state: state, bend: bend}
+	h.t, h.state, h.network = t, state, virtual.NewNetwork()
 	h.start()
 	t.Cleanup(func() { h.stop() })
-	return h
+}
+
+// dial connects an agent to the control plane.
+func (h *harness) dial(ctx context.Context, address string) (net.Conn, error) {
+	return h.network.DialFrom("127.0.0.1")(ctx, "tcp", address)
 }
 
 // proxies implements identity.Options.Proxies.
@@ -136,18 +146,22 @@ func (h *harness) start() {
 			h.builder.Observe(id, o)
 		},
 	}
-	o.SetLimits(agents.Limits{Recheck: 20 * time.Millisecond, SilentAfter: time.Minute})
 	if h.bend != nil {
 		h.bend(&o)
 	}
 	if h.server, err = agents.New(o); err != nil {
 		h.t.Fatal(err)
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	h.run()
+}
+
+// run runs the control plane until stop.
+func (h *harness) run() {
+	h.t.Helper()
+	listener, err := h.network.Listen(h.t.Context(), "tcp", planeAddress)
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	h.address = listener.Addr().String()
 	c, err := mtls.New(mtls.Options{TLS: h.serving.TLS(), Verifier: h.authority, Joins: agents.Joins, Now: h.now, Registerer: h.registry})
 	if err != nil {
 		h.t.Fatal(err)
@@ -177,23 +191,22 @@ func (h *harness) restart() {
 	h.start()
 }
 
-// fill adds mesh "default" with dataplanes of workload "web", and waits for the view.
+// fill has a view with dataplanes of workload "web" in mesh "default".
 func (h *harness) fill(names ...string) {
 	h.t.Helper()
 	for _, name := range names {
 		h.put(dataplane("default", name, "web"))
 	}
-	h.builder.Synced("test")
-	h.eventually("the view has every dataplane", func() bool {
-		for _, name := range names {
-			if _, p := h.builder.View().Proxy("default/" + name); p == nil {
-				return false
-			}
-		}
-		return true
-	})
+	h.synced()
 }
 
+// synced has the first view be made.
+func (h *harness) synced() {
+	h.builder.Synced("test")
+	synctest.Wait()
+}
+
+// put has the view have an object.
 func (h *harness) put(o mesh.Object) {
 	h.t.Helper()
 	o.SetDefaults()
@@ -201,6 +214,12 @@ func (h *harness) put(o mesh.Object) {
 		h.t.Fatal(err)
 	}
 	h.builder.Set("test", o)
+	synctest.Wait()
+}
+
+func (h *harness) delete(name string) {
+	h.builder.Delete("test", dataplane("default", name, "web").Key())
+	synctest.Wait()
 }
 
 func dataplane(meshName, name, workload string) *mesh.Dataplane {
@@ -211,10 +230,18 @@ func dataplane(meshName, name, workload string) *mesh.Dataplane {
 	return d
 }
 
-// eventually polls until holds returns true.
+// until polls until check returns nil, and then lets all end that has begun.
+func (h *harness) until(what string, check func() error) {
+	h.t.Helper()
+	wait.Until(h.t, what, check)
+	synctest.Wait()
+}
+
+// eventually is until for a condition.
 func (h *harness) eventually(what string, holds func() bool) {
 	h.t.Helper()
-	waittest.Holds(h.t, patience, what, holds)
+	wait.For(h.t, what, holds)
+	synctest.Wait()
 }
 
 // different returns a diff as an error, nil if it is empty.
@@ -257,7 +284,11 @@ func (h *harness) metric(name, label string) float64 {
 
 // endpoint returns the endpoint of a proxy in a service, nil if there is none.
 func (h *harness) endpoint(service, proxy string) *meshview.Endpoint {
-	_, s := h.builder.View().Service(mesh.MakeID("default", service))
+	return endpointOf(h.builder.View(), service, proxy)
+}
+
+func endpointOf(v *meshview.View, service, proxy string) *meshview.Endpoint {
+	_, s := v.Service(mesh.MakeID("default", service))
 	if s == nil {
 		return nil
 	}

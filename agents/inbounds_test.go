@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/sonde-mesh/sonde/agents/observed"
@@ -14,13 +15,9 @@ import (
 // told waits until the agent is told something of its inbounds, and checks it: "" is that all are accepted.
 func (a *agent) told(want string) {
 	a.h.t.Helper()
-	select {
-	case m := <-a.inbounds:
-		if m.GetAccepted() != (want == "") || !strings.Contains(m.GetReason(), want) {
-			a.h.t.Fatalf("told %v, want %q", m, want)
-		}
-	case <-time.After(patience):
-		a.h.t.Fatalf("told nothing of its inbounds, want %q", want)
+	m := next(a, "the state of its inbounds", a.inbounds)
+	if m.GetAccepted() != (want == "") || !strings.Contains(m.GetReason(), want) {
+		a.h.t.Fatalf("told %v, want %q", m, want)
 	}
 }
 
@@ -33,107 +30,109 @@ func accepted(list ...string) observed.Listeners {
 }
 
 func TestInboundsFollowWhatEnvoyAccepts(t *testing.T) {
-	const id = "default/web-1"
-	h, a := joined(t, nil)
-	h.server.ObserveListeners(id, observed.Listeners{})
-	a.connect(false)
-	a.told("has not accepted the listener at 10.0.0.1:8080 yet")
-	h.becomes("web", meshview.NotReady, meshview.ListenerNotAccepted)
+	synctest.Test(t, func(t *testing.T) {
+		const id = "default/web-1"
+		h, a := joined(t, nil)
+		h.server.ObserveListeners(id, observed.Listeners{})
+		a.connect(false)
+		a.told("has not accepted the listener at 10.0.0.1:8080 yet")
+		h.becomes("web", meshview.NotReady, meshview.ListenerNotAccepted)
 
-	h.server.ObserveListeners(id, observed.Listeners{
-		Refused: map[netip.AddrPort]string{netip.MustParseAddrPort("10.0.0.1:8080"): "cannot bind", netip.MustParseAddrPort("[::]:15006"): "no IPv6"},
+		h.server.ObserveListeners(id, observed.Listeners{
+			Refused: map[netip.AddrPort]string{netip.MustParseAddrPort("10.0.0.1:8080"): "cannot bind", netip.MustParseAddrPort("[::]:15006"): "no IPv6"},
+		})
+		a.told("envoy refuses the listener at 10.0.0.1:8080: cannot bind")
+
+		h.server.ObserveListeners(id, accepted("10.0.0.1:8080"))
+		a.told("")
+		h.becomes("web", meshview.Ready, meshview.NoReason)
+
+		two := dataplane("default", "web-1", "web")
+		two.Spec.Networking.Inbound = append(two.Spec.Networking.Inbound, mesh.Inbound{Port: 9090, Tags: mesh.Tags{mesh.TagService: "more"}})
+		h.put(two)
+		a.told("10.0.0.1:9090")
+		h.becomes("web", meshview.Ready, meshview.NoReason)
+		h.becomes("more", meshview.NotReady, meshview.ListenerNotAccepted)
+		h.put(dataplane("default", "web-1", "web"))
+		a.told("")
 	})
-	a.told("envoy refuses the listener at 10.0.0.1:8080: cannot bind")
-
-	h.server.ObserveListeners(id, accepted("10.0.0.1:8080"))
-	a.told("")
-	h.becomes("web", meshview.Ready, meshview.NoReason)
-
-	two := dataplane("default", "web-1", "web")
-	two.Spec.Networking.Inbound = append(two.Spec.Networking.Inbound, mesh.Inbound{Port: 9090, Tags: mesh.Tags{mesh.TagService: "more"}})
-	h.put(two)
-	a.told("10.0.0.1:9090")
-	h.becomes("web", meshview.Ready, meshview.NoReason)
-	h.becomes("more", meshview.NotReady, meshview.ListenerNotAccepted)
-	h.put(dataplane("default", "web-1", "web"))
-	a.told("")
 }
 
 func TestInboundsOfAProxyThatHasNeverJoined(t *testing.T) {
-	h := newHarness(t, nil)
-	h.fill("web-1")
-	a := h.agent("web-1")
-	a.envoy = nil
-	if err := a.join(); err != nil {
-		t.Fatal(err)
-	}
-	h.becomes("web", meshview.NotReady, meshview.ListenerNotAccepted)
-	h.server.ObserveListeners("default/web-1", accepted("10.0.0.1:8080"))
-	h.becomes("web", meshview.Ready, meshview.NoReason)
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarness(t, nil)
+		h.fill("web-1")
+		a := h.agent("web-1")
+		a.envoy = nil
+		a.mustJoin()
+		h.becomes("web", meshview.NotReady, meshview.ListenerNotAccepted)
+		h.server.ObserveListeners("default/web-1", accepted("10.0.0.1:8080"))
+		h.becomes("web", meshview.Ready, meshview.NoReason)
 
-	// An agent that joins again says nothing about its Envoy.
-	if err := a.join(); err != nil {
-		t.Fatal(err)
-	}
-	h.becomes("web", meshview.Ready, meshview.NoReason)
+		// An agent that joins again says nothing about its Envoy.
+		a.mustJoin()
+		h.becomes("web", meshview.Ready, meshview.NoReason)
+	})
 }
 
 // TestInboundsOfAnEnvoyThatNeverCame restarts the control plane before Envoy has accepted anything.
 func TestInboundsOfAnEnvoyThatNeverCame(t *testing.T) {
-	h := newHarness(t, nil)
-	h.fill("web-1")
-	a := h.agent("web-1")
-	a.envoy = nil
-	for range 2 {
-		if err := a.join(); err != nil {
-			t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarness(t, nil)
+		h.fill("web-1")
+		a := h.agent("web-1")
+		a.envoy = nil
+		for range 2 {
+			a.mustJoin()
+			h.becomes("web", meshview.NotReady, meshview.ListenerNotAccepted)
+			h.restart()
+			h.put(dataplane("default", "web-1", "web"))
+			h.synced()
+			h.becomes("web", meshview.NotReady, meshview.ListenerNotAccepted)
 		}
-		h.becomes("web", meshview.NotReady, meshview.ListenerNotAccepted)
+		h.server.ObserveListeners("default/web-1", accepted("10.0.0.1:8080"))
+		h.becomes("web", meshview.Ready, meshview.NoReason)
 		h.restart()
 		h.put(dataplane("default", "web-1", "web"))
-		h.builder.Synced("test")
-		h.becomes("web", meshview.NotReady, meshview.ListenerNotAccepted)
-	}
-	h.server.ObserveListeners("default/web-1", accepted("10.0.0.1:8080"))
-	h.becomes("web", meshview.Ready, meshview.NoReason)
-	h.restart()
-	h.put(dataplane("default", "web-1", "web"))
-	h.builder.Synced("test")
-	h.becomes("web", meshview.Ready, meshview.NoReason)
+		h.synced()
+		h.becomes("web", meshview.Ready, meshview.NoReason)
+	})
 }
 
 // TestInboundsOfAProxyOfTheSameName has a new proxy with the name of one that is gone for long.
 func TestInboundsOfAProxyOfTheSameName(t *testing.T) {
-	h, _ := joined(t, nil)
-	h.becomes("web", meshview.Ready, meshview.NoReason)
-	h.builder.Delete("test", dataplane("default", "web-1", "web").Key())
-	h.ahead.Store(int64(25 * time.Hour)) // its certificate has expired
-	h.hasRecords()
-	h.fill("web-1")
-	h.becomes("web", meshview.NotReady, meshview.NeverJoined)
-	a := h.agent("web-1")
-	a.envoy = nil
-	if err := a.join(); err != nil {
-		t.Fatal(err)
-	}
-	h.becomes("web", meshview.NotReady, meshview.ListenerNotAccepted)
+	synctest.Test(t, func(t *testing.T) {
+		h, _ := joined(t, nil)
+		h.becomes("web", meshview.Ready, meshview.NoReason)
+		h.delete("web-1")
+		h.ahead.Store(int64(25 * time.Hour)) // its certificate has expired
+		h.hasRecords()
+		h.fill("web-1")
+		h.becomes("web", meshview.NotReady, meshview.NeverJoined)
+		a := h.agent("web-1")
+		a.envoy = nil
+		a.mustJoin()
+		h.becomes("web", meshview.NotReady, meshview.ListenerNotAccepted)
+	})
 }
 
 // TestInboundsAfterARestart has nothing known of Envoy yet: the endpoint stays, and the agent keeps what it was told.
 func TestInboundsAfterARestart(t *testing.T) {
-	h, a := joined(t, nil)
-	a.connect(false)
-	a.told("")
-	a.leave()
-	h.restart()
-	h.put(dataplane("default", "web-1", "web"))
-	h.builder.Synced("test")
-	h.becomes("web", meshview.Ready, meshview.NoReason)
-	a.connect(true) // so that something is sent after what is known
-	if m := a.receive(); m.GetDrainRecorded() == nil {
-		t.Fatalf("got %v, want DrainRecorded", m)
-	}
-	if len(a.inbounds) > 0 {
-		t.Errorf("told %v, and nothing is known", <-a.inbounds)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		h, a := joined(t, nil)
+		a.connect(false)
+		a.told("")
+		a.leave()
+		h.restart()
+		h.put(dataplane("default", "web-1", "web"))
+		h.synced()
+		h.becomes("web", meshview.Ready, meshview.NoReason)
+		a.connect(true) // so that something is sent after what is known
+		if m := a.receive(); m.GetDrainRecorded() == nil {
+			t.Fatalf("got %v, want DrainRecorded", m)
+		}
+		if len(a.inbounds) > 0 {
+			t.Errorf("told %v, and nothing is known", <-a.inbounds)
+		}
+	})
 }

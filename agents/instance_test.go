@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"path/filepath"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -20,7 +20,6 @@ import (
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/identity"
-	"github.com/sonde-mesh/sonde/store"
 )
 
 // podTokens has whom a token identifies, or an error.
@@ -50,13 +49,8 @@ type podHarness struct {
 
 func newPodHarness(t *testing.T, tokens podTokens, bend ...func(*agents.Options)) *podHarness {
 	t.Helper()
-	state, err := store.OpenState(filepath.Join(t.TempDir(), "state"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = state.Close() })
 	h := &podHarness{}
-	h.harness = &harness{t: t, state: state, pods: true, bend: func(o *agents.Options) {
+	h.harness = &harness{pods: true, bend: func(o *agents.Options) {
 		o.Tokens, o.Storage = tokens, nil
 		o.Refused = func(r join.Refusal) {
 			h.mu.Lock()
@@ -67,9 +61,8 @@ func newPodHarness(t *testing.T, tokens podTokens, bend ...func(*agents.Options)
 			b(o)
 		}
 	}}
-	h.start()
-	t.Cleanup(func() { h.stop() })
-	h.builder.Synced("test")
+	h.open(t)
+	h.synced()
 	return h
 }
 
@@ -79,10 +72,6 @@ func (h *podHarness) has(uid string) {
 	d := dataplane("default", "db-0.shop", "db")
 	d.Identity = mesh.Identity{Path: "/ns/shop/sa/db", Instance: uid}
 	h.put(d)
-	h.eventually("the view has the pod", func() bool {
-		_, p := h.builder.View().Proxy("default/db-0.shop")
-		return p != nil && p.Dataplane.Identity.Instance == uid
-	})
 }
 
 func (h *podHarness) pod(token string) *agent {
@@ -94,92 +83,89 @@ func (h *podHarness) pod(token string) *agent {
 
 // A deleted db-0 does not go on as the new one.
 func TestDeletedPodIsNotItsSuccessor(t *testing.T) {
-	h := newPodHarness(t, podTokens{"1": db0("1"), "2": db0("2")})
-	h.has("1")
-	old := h.pod("1")
-	if err := old.join(); err != nil {
-		t.Fatal(err)
-	}
-	if got := old.leaf.Subject.SerialNumber; got != "1" {
-		t.Errorf("subject serial number = %q, want the UID", got)
-	}
-	old.connect(true)
-	if err := old.renew(); err != nil {
-		t.Errorf("Renew of a pod that is there: %v", err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		h := newPodHarness(t, podTokens{"1": db0("1"), "2": db0("2")})
+		h.has("1")
+		old := h.pod("1")
+		old.mustJoin()
+		if got := old.leaf.Subject.SerialNumber; got != "1" {
+			t.Errorf("subject serial number = %q, want the UID", got)
+		}
+		old.connect(true)
+		if err := old.renew(); err != nil {
+			t.Errorf("Renew of a pod that is there: %v", err)
+		}
 
-	h.has("2")
-	wantStatus(t, old.ending(), codes.Aborted, "a newer proxy of its name")
-	old.leave()
-	const reason = "is for the one with UID 1 of dataplane \"db-0.shop\", the current one is the one with UID 2"
-	wantStatus(t, old.renew(), codes.PermissionDenied, reason)
-	wantStatus(t, old.join(), codes.FailedPrecondition, reason)
-	wantStatus(t, joinByCertificate(old), codes.PermissionDenied, reason)
-	old.open()
-	wantStatus(t, old.ending(), codes.PermissionDenied, reason)
-	h.eventually("nothing of the old pod is known", func() bool {
-		_, p := h.builder.View().Proxy("default/db-0.shop")
-		return p.Observed == mesh.Observation{}
+		h.has("2")
+		wantStatus(t, old.ending(), codes.Aborted, "a newer proxy of its name")
+		old.leave()
+		const reason = "is for the one with UID 1 of dataplane \"db-0.shop\", the current one is the one with UID 2"
+		wantStatus(t, old.renew(), codes.PermissionDenied, reason)
+		wantStatus(t, old.join(), codes.FailedPrecondition, reason)
+		wantStatus(t, joinByCertificate(old), codes.PermissionDenied, reason)
+		old.open()
+		wantStatus(t, old.ending(), codes.PermissionDenied, reason)
+		h.eventually("nothing of the old pod is known", func() bool {
+			_, p := h.builder.View().Proxy("default/db-0.shop")
+			return p.Observed == mesh.Observation{}
+		})
+
+		fresh := h.pod("2")
+		fresh.mustJoin()
+		fresh.connect(false)
+		old.leave()
+		old.open() // it must not take the session over
+		wantStatus(t, old.ending(), codes.PermissionDenied, reason)
+		fresh.report()
+		if err := fresh.renew(); err != nil {
+			t.Error(err)
+		}
+		if names, _ := h.state.List("."); len(names) != 5 { // serving CA with copies, token key, CAs
+			t.Errorf("the state has %v, want nothing of a pod", names)
+		}
 	})
-
-	fresh := h.pod("2")
-	if err := fresh.join(); err != nil {
-		t.Fatal(err)
-	}
-	fresh.connect(false)
-	old.leave()
-	old.open() // it must not take the session over
-	wantStatus(t, old.ending(), codes.PermissionDenied, reason)
-	fresh.report()
-	if err := fresh.renew(); err != nil {
-		t.Error(err)
-	}
-	if names, _ := h.state.List("."); len(names) != 5 { // serving CA with copies, token key, CAs
-		t.Errorf("the state has %v, want nothing of a pod", names)
-	}
 }
 
 // What other replicas are told of a pod is not said of its successor, and what Envoy has said is not forgotten before its agent has come.
 func TestWhatReplicasAreToldOfAPod(t *testing.T) {
-	const id = "default/db-0.shop"
-	h := newPodHarness(t, podTokens{"1": db0("1")})
-	h.has("1")
-	old := h.pod("1")
-	if err := old.join(); err != nil {
-		t.Fatal(err)
-	}
-	old.connect(true)
-	old.report()
-	if m := h.server.Proxy(id); m.GetInstance() != "1" || !m.GetSession().GetOpen() || m.GetCertificate().GetSerial() == "" {
-		t.Errorf("told is %v", m)
-	}
-	old.leave()
-	h.eventually("the session is told as ended", func() bool { return !h.server.Proxy(id).GetSession().GetOpen() })
+	synctest.Test(t, func(t *testing.T) {
+		const id = "default/db-0.shop"
+		h := newPodHarness(t, podTokens{"1": db0("1")})
+		h.has("1")
+		old := h.pod("1")
+		old.mustJoin()
+		old.connect(true)
+		old.report()
+		if m := h.server.Proxy(id); m.GetInstance() != "1" || !m.GetSession().GetOpen() || m.GetCertificate().GetSerial() == "" {
+			t.Errorf("told is %v", m)
+		}
+		old.leave()
+		h.eventually("the session is told as ended", func() bool { return !h.server.Proxy(id).GetSession().GetOpen() })
 
-	h.has("2")
-	h.eventually("nothing of the old pod is told", func() bool { return h.server.Proxy(id).GetSession() == nil })
-	h.server.ObserveListeners(id, observed.Listeners{Accepted: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:80")}, Since: time.Now()})
-	h.server.Heard(id) // another replica has said something
-	if m := h.server.Proxy(id); m.GetInstance() != "2" || len(m.GetListeners().GetAccepted()) != 1 {
-		t.Errorf("told is %v", m)
-	}
+		h.has("2")
+		h.eventually("nothing of the old pod is told", func() bool { return h.server.Proxy(id).GetSession() == nil })
+		h.server.ObserveListeners(id, observed.Listeners{Accepted: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:80")}, Since: time.Now()})
+		h.server.Heard(id) // another replica has said something
+		if m := h.server.Proxy(id); m.GetInstance() != "2" || len(m.GetListeners().GetAccepted()) != 1 {
+			t.Errorf("told is %v", m)
+		}
+	})
 }
 
 // A certificate of a workload is not good for a pod of the same name, and the other way round.
 func TestWorkloadIsNoPod(t *testing.T) {
-	workload := identity.Subject{Mesh: "default", Dataplane: "db-0.shop", Path: "/workload/db"}
-	h := newPodHarness(t, podTokens{"workload": workload, "path": identity.Subject{Mesh: "default", Dataplane: "db-0.shop", Path: "/ns/shop/sa/other", Instance: "1"}, "1": db0("1")})
-	h.put(dataplane("default", "db-0.shop", "db"))
-	h.eventually("the view has it", func() bool { _, p := h.builder.View().Proxy("default/db-0.shop"); return p != nil })
-	vm := h.pod("workload")
-	if err := vm.join(); err != nil {
-		t.Fatal(err)
-	}
-	wantStatus(t, h.pod("1").join(), codes.FailedPrecondition, "the current one is one without a UID")
-	h.has("1")
-	wantStatus(t, vm.renew(), codes.PermissionDenied, "one without a UID")
-	wantStatus(t, vm.join(), codes.FailedPrecondition, "one without a UID")
-	wantStatus(t, h.pod("path").join(), codes.PermissionDenied, `for workload "/ns/shop/sa/other", the Dataplane has workload "/ns/shop/sa/db"`)
+	synctest.Test(t, func(t *testing.T) {
+		workload := identity.Subject{Mesh: "default", Dataplane: "db-0.shop", Path: "/workload/db"}
+		h := newPodHarness(t, podTokens{"workload": workload, "path": identity.Subject{Mesh: "default", Dataplane: "db-0.shop", Path: "/ns/shop/sa/other", Instance: "1"}, "1": db0("1")})
+		h.put(dataplane("default", "db-0.shop", "db"))
+		vm := h.pod("workload")
+		vm.mustJoin()
+		wantStatus(t, h.pod("1").join(), codes.FailedPrecondition, "the current one is one without a UID")
+		h.has("1")
+		wantStatus(t, vm.renew(), codes.PermissionDenied, "one without a UID")
+		wantStatus(t, vm.join(), codes.FailedPrecondition, "one without a UID")
+		wantStatus(t, h.pod("path").join(), codes.PermissionDenied, `for workload "/ns/shop/sa/other", the Dataplane has workload "/ns/shop/sa/db"`)
+	})
 }
 
 func joinByCertificate(a *agent) error {
@@ -194,57 +180,59 @@ func joinByCertificate(a *agent) error {
 
 // What the control plane knew is gone with a restart, but for the CA. It goes on all the same.
 func TestRestartWithoutRecords(t *testing.T) {
-	h := newPodHarness(t, podTokens{"1": db0("1")})
-	h.has("1")
-	a := h.pod("1")
-	if err := a.join(); err != nil {
-		t.Fatal(err)
-	}
-	h.restart()
-	h.builder.Synced("test")
-	h.has("1")
-	if got := h.server.States()["default/db-0.shop"].GetPhase(); got != adminv1.AgentState_RECONNECTING {
-		t.Errorf("state is %s after the restart, want RECONNECTING", got)
-	}
-	a.connect(false)
-	h.eventually("the session has said what it uses", func() bool {
-		_, p := h.builder.View().Proxy("default/db-0.shop")
-		return p.Observed.Joined && p.Observed.Path == "/ns/shop/sa/db"
+	synctest.Test(t, func(t *testing.T) {
+		h := newPodHarness(t, podTokens{"1": db0("1")})
+		h.has("1")
+		a := h.pod("1")
+		a.mustJoin()
+		h.restart()
+		h.synced()
+		h.has("1")
+		if got := h.server.States()["default/db-0.shop"].GetPhase(); got != adminv1.AgentState_RECONNECTING {
+			t.Errorf("state is %s after the restart, want RECONNECTING", got)
+		}
+		a.connect(false)
+		h.eventually("the session has said what it uses", func() bool {
+			_, p := h.builder.View().Proxy("default/db-0.shop")
+			return p.Observed.Joined && p.Observed.Path == "/ns/shop/sa/db"
+		})
+		if err := a.renew(); err != nil {
+			t.Error(err)
+		}
 	})
-	if err := a.renew(); err != nil {
-		t.Error(err)
-	}
 }
 
 func TestRefusalsAreTold(t *testing.T) {
-	h := newPodHarness(t, podTokens{
-		"1": db0("1"), "later": fmt.Errorf("%w: pod shop/db-0", identity.ErrNotKnown), "down": fmt.Errorf("%w: timeout", identity.ErrUnavailable),
-	})
-	h.has("2")
-	stranger := h.pod("bad")
-	wantStatus(t, stranger.join(), codes.Unauthenticated, "invalid token")
-	wantStatus(t, h.pod("later").join(), codes.FailedPrecondition, "pod shop/db-0")
-	wantStatus(t, h.pod("down").join(), codes.Unavailable, "timeout")
-	wantStatus(t, h.pod("1").join(), codes.FailedPrecondition, "UID 1")
-	wantStatus(t, h.pod("1").join(), codes.FailedPrecondition, "UID 1") // told once
-	other := h.pod("1")
-	other.name = "db-1.shop"
-	wantStatus(t, other.join(), codes.PermissionDenied, `for dataplane "db-0.shop"`)
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	want := []struct {
-		authenticated bool
-		instance      string
-		waiting       bool
-		code          string
-	}{{false, "", false, "Unauthenticated"}, {false, "", true, "FailedPrecondition"}, {true, "1", true, "FailedPrecondition"}, {true, "1", false, "PermissionDenied"}}
-	if len(h.refused) != len(want) {
-		t.Fatalf("told of %+v, want %d refusals", h.refused, len(want))
-	}
-	for i, r := range h.refused {
-		if r.Mesh != "default" || r.Dataplane != "db-0.shop" || r.Authenticated != want[i].authenticated || r.Instance != want[i].instance || r.Waiting != want[i].waiting ||
-			r.Code != want[i].code || net.ParseIP(r.Peer) == nil || r.Reason == "" {
-			t.Errorf("refusal %d = %+v, want %+v", i, r, want[i])
+	synctest.Test(t, func(t *testing.T) {
+		h := newPodHarness(t, podTokens{
+			"1": db0("1"), "later": fmt.Errorf("%w: pod shop/db-0", identity.ErrNotKnown), "down": fmt.Errorf("%w: timeout", identity.ErrUnavailable),
+		})
+		h.has("2")
+		stranger := h.pod("bad")
+		wantStatus(t, stranger.join(), codes.Unauthenticated, "invalid token")
+		wantStatus(t, h.pod("later").join(), codes.FailedPrecondition, "pod shop/db-0")
+		wantStatus(t, h.pod("down").join(), codes.Unavailable, "timeout")
+		wantStatus(t, h.pod("1").join(), codes.FailedPrecondition, "UID 1")
+		wantStatus(t, h.pod("1").join(), codes.FailedPrecondition, "UID 1") // told once
+		other := h.pod("1")
+		other.name = "db-1.shop"
+		wantStatus(t, other.join(), codes.PermissionDenied, `for dataplane "db-0.shop"`)
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		want := []struct {
+			authenticated bool
+			instance      string
+			waiting       bool
+			code          string
+		}{{false, "", false, "Unauthenticated"}, {false, "", true, "FailedPrecondition"}, {true, "1", true, "FailedPrecondition"}, {true, "1", false, "PermissionDenied"}}
+		if len(h.refused) != len(want) {
+			t.Fatalf("told of %+v, want %d refusals", h.refused, len(want))
 		}
-	}
+		for i, r := range h.refused {
+			if r.Mesh != "default" || r.Dataplane != "db-0.shop" || r.Authenticated != want[i].authenticated || r.Instance != want[i].instance || r.Waiting != want[i].waiting ||
+				r.Code != want[i].code || net.ParseIP(r.Peer) == nil || r.Reason == "" {
+				t.Errorf("refusal %d = %+v, want %+v", i, r, want[i])
+			}
+		}
+	})
 }

@@ -6,19 +6,20 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/sonde-mesh/sonde/agents"
-	"github.com/sonde-mesh/sonde/agents/observed"
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
-	"github.com/sonde-mesh/sonde/internal/waittest"
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
@@ -85,9 +86,7 @@ func guardedPod(t *testing.T) (*podHarness, *restarts, *agent) {
 	h.has("1")
 	a := h.pod("1")
 	a.features = append(a.features, agentv1.FeatureRestartGrants)
-	if err := a.join(); err != nil {
-		t.Fatal(err)
-	}
+	a.mustJoin()
 	return h, r, a
 }
 
@@ -101,16 +100,28 @@ func heldFor(container string, failing time.Duration) *agentv1.HeldLiveness {
 	return &agentv1.HeldLiveness{Container: container, Failing: durationpb.New(failing), Reason: "connection refused"}
 }
 
+// failing is what is known of a container whose probe fails.
+type failing struct {
+	container, reason, grant string
+	told                     bool
+	since                    time.Time
+}
+
 // known waits until these containers of db-0 are held.
-func (h *podHarness) known(want ...observed.HeldContainer) {
+func (h *podHarness) known(want ...failing) {
 	h.t.Helper()
-	waittest.Until(h.t, patience, "PodLiveness() (-want +got)", func() error {
-		return different(cmp.Diff(want, h.server.PodLiveness()[db0ID].Failing, cmpopts.EquateApproxTime(time.Second)))
+	h.until("PodLiveness() (-want +got)", func() error {
+		l := h.server.PodLiveness()[db0ID]
+		var got []failing
+		for _, held := range l.Report.GetHeld() {
+			got = append(got, failing{held.GetContainer(), held.GetReason(), held.GetGrant(), held.GetTold(), l.Since(held)})
+		}
+		return different(cmp.Diff(want, got, cmpopts.EquateApproxTime(time.Second), cmp.AllowUnexported(failing{})))
 	})
 }
 
-func (h *podHarness) heldSince(container string, failing time.Duration) observed.HeldContainer {
-	return observed.HeldContainer{Container: container, Since: h.now().Add(-failing), Reason: "connection refused"}
+func (h *podHarness) heldSince(container string, duration time.Duration) failing {
+	return failing{container: container, reason: "connection refused", since: h.now().Add(-duration)}
 }
 
 // is waits until the endpoint of db-0 has this health.
@@ -123,184 +134,194 @@ func (h *podHarness) is(health meshview.Health, reason meshview.Reason) {
 }
 
 func TestHeldLivenessOfAPod(t *testing.T) {
-	h, r, a := guardedPod(t)
-	a.connect(false)
-	h.is(meshview.Ready, meshview.NoReason)
-	a.holds(heldFor("app", time.Minute), heldFor("cache", 0))
-	h.known(h.heldSince("app", time.Minute), h.heldSince("cache", 0))
-	h.is(meshview.Draining, meshview.LivenessHeld)
-	r.wasTold(h, 1)
-	if told := h.server.Proxy(db0ID).GetLiveness().GetSaid().GetHeld(); len(told) != 2 || told[0].GetFailing().AsDuration() < time.Minute || told[1].GetContainer() != "cache" {
-		t.Errorf("other replicas are told %v", told)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		h, r, a := guardedPod(t)
+		a.connect(false)
+		h.is(meshview.Ready, meshview.NoReason)
+		a.holds(heldFor("app", time.Minute), heldFor("cache", 0))
+		h.known(h.heldSince("app", time.Minute), h.heldSince("cache", 0))
+		h.is(meshview.Draining, meshview.LivenessHeld)
+		r.wasTold(h, 1)
+		if told := h.server.Proxy(db0ID).GetLiveness().GetSaid().GetHeld(); len(told) != 2 || told[0].GetFailing().AsDuration() < time.Minute || told[1].GetContainer() != "cache" {
+			t.Errorf("other replicas are told %v", told)
+		}
 
-	a.holds(heldFor("app", time.Minute), heldFor("cache", 0))
-	a.heard()
-	if n := r.takeHeld(t); n != 0 {
-		t.Errorf("it was told of what it knows %d times", n)
-	}
-	granted := heldFor("app", time.Minute)
-	granted.Grant = "g-2"
-	a.holds(granted)
-	want := h.heldSince("app", time.Minute)
-	want.Grant = "g-2"
-	h.known(want)
-	h.is(meshview.Draining, meshview.LivenessHeld)
-	r.wasTold(h, 1)
+		a.holds(heldFor("app", time.Minute), heldFor("cache", 0))
+		a.heard()
+		if n := r.takeHeld(t); n != 0 {
+			t.Errorf("it was told of what it knows %d times", n)
+		}
+		granted := heldFor("app", time.Minute)
+		granted.Grant = "g-2"
+		a.holds(granted)
+		want := h.heldSince("app", time.Minute)
+		want.grant = "g-2"
+		h.known(want)
+		h.is(meshview.Draining, meshview.LivenessHeld)
+		r.wasTold(h, 1)
 
-	a.holds()
-	h.known()
-	h.is(meshview.Ready, meshview.NoReason)
-	for _, line := range [][]string{{"guarded liveness probe fails", "container=app"}, {"guarded liveness probe fails", "container=cache"}, {"does not fail any more", "container=app"}} {
-		h.eventually("it is logged once", func() bool { return len(h.log.Lines(line...)) == 1 })
-	}
+		a.holds()
+		h.known()
+		h.is(meshview.Ready, meshview.NoReason)
+		for _, line := range [][]string{{"guarded liveness probe fails", "container=app"}, {"guarded liveness probe fails", "container=cache"}, {"no longer fails", "container=app"}} {
+			h.eventually("it is logged once", func() bool { return len(h.log.Lines(line...)) == 1 })
+		}
+	})
 }
 
 // A lost session says nothing about the pod: it is held until another one says something else, or another pod has its name.
 func TestHeldLivenessOutlivesASession(t *testing.T) {
-	h, r, a := guardedPod(t)
-	a.connect(false)
-	a.holds(heldFor("app", 0))
-	h.is(meshview.Draining, meshview.LivenessHeld)
-	a.leave()
-	h.eventually("the session has ended", func() bool { return !h.server.Proxy(db0ID).GetSession().GetOpen() })
-	h.known(h.heldSince("app", 0))
-	a.connect(false)
-	a.heard()
-	h.known(h.heldSince("app", 0))
-	a.holds(heldFor("cache", 0))
-	h.known(h.heldSince("cache", 0))
+	synctest.Test(t, func(t *testing.T) {
+		h, r, a := guardedPod(t)
+		a.connect(false)
+		a.holds(heldFor("app", 0))
+		h.is(meshview.Draining, meshview.LivenessHeld)
+		a.leave()
+		h.eventually("the session has ended", func() bool { return !h.server.Proxy(db0ID).GetSession().GetOpen() })
+		h.known(h.heldSince("app", 0))
+		a.connect(false)
+		a.heard()
+		h.known(h.heldSince("app", 0))
+		a.holds(heldFor("cache", 0))
+		h.known(h.heldSince("cache", 0))
 
-	r.wasTold(h, 2)
-	h.has("2")
-	h.known()
-	r.wasTold(h, 1)
-	if m := h.server.Proxy(db0ID); m.GetLiveness() != nil {
-		t.Errorf("other replicas are told %v of its successor", m)
-	}
-	h.eventually("its successor is not held", func() bool {
-		_, p := h.builder.View().Proxy(db0ID)
-		return !p.Observed.Held
+		r.wasTold(h, 2)
+		h.has("2")
+		h.known()
+		r.wasTold(h, 1)
+		if m := h.server.Proxy(db0ID); m.GetLiveness() != nil {
+			t.Errorf("other replicas are told %v of its successor", m)
+		}
+		h.eventually("its successor is not held", func() bool {
+			_, p := h.builder.View().Proxy(db0ID)
+			return !p.Observed.Held
+		})
 	})
 }
 
 func TestHeldLivenessOfAPodThatIsGone(t *testing.T) {
-	h, r, a := guardedPod(t)
-	a.connect(false)
-	a.holds(heldFor("app", 0))
-	h.known(h.heldSince("app", 0))
-	r.wasTold(h, 1)
-	h.builder.Delete("test", mesh.Key{Kind: mesh.KindDataplane, Mesh: "default", Name: "db-0.shop"})
-	h.known()
-	r.wasTold(h, 1)
+	synctest.Test(t, func(t *testing.T) {
+		h, r, a := guardedPod(t)
+		a.connect(false)
+		a.holds(heldFor("app", 0))
+		h.known(h.heldSince("app", 0))
+		r.wasTold(h, 1)
+		h.builder.Delete("test", mesh.Key{Kind: mesh.KindDataplane, Mesh: "default", Name: "db-0.shop"})
+		h.known()
+		r.wasTold(h, 1)
+	})
 }
 
 func TestLivenessRefuses(t *testing.T) {
-	long := strings.Repeat("g", 254)
-	var many []*agentv1.HeldLiveness
-	for i := range agentv1.MaxReported + 1 {
-		many = append(many, heldFor(fmt.Sprint("c-", i), 0))
-	}
-	tests := map[string]struct {
-		held []*agentv1.HeldLiveness
-		want string
-	}{
-		"too many":           {many, "21 containers, must be at most 20"},
-		"no name":            {[]*agentv1.HeldLiveness{heldFor("", 0)}, "must be the name of a container"},
-		"no DNS label":       {[]*agentv1.HeldLiveness{heldFor("App", 0)}, `container: "App": must be the name of a container`},
-		"a long name":        {[]*agentv1.HeldLiveness{heldFor(strings.Repeat("a", 64), 0)}, "must be the name of a container"},
-		"twice":              {[]*agentv1.HeldLiveness{heldFor("app", 0), heldFor("app", 0)}, `container: "app": is there twice`},
-		"a negative time":    {[]*agentv1.HeldLiveness{heldFor("app", -time.Second)}, `failing of "app"`},
-		"no time":            {[]*agentv1.HeldLiveness{{Container: "app", Failing: &durationpb.Duration{Nanos: 1e9}}}, `failing of "app"`},
-		"a long grant":       {[]*agentv1.HeldLiveness{{Container: "app", Grant: long}}, "must be at most 253 characters"},
-		"more than 32 KiB":   {[]*agentv1.HeldLiveness{{Container: "app", Reason: strings.Repeat("r", 32<<10)}}, "more than 32768 bytes"},
-		"second is wrong":    {[]*agentv1.HeldLiveness{heldFor("app", 0), heldFor("a_b", 0)}, `container: "a_b"`},
-		"ends with a hyphen": {[]*agentv1.HeldLiveness{heldFor("app-", 0)}, `container: "app-"`},
-	}
-	h, _, a := guardedPod(t)
-	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		long := strings.Repeat("g", 254)
+		var many []*agentv1.HeldLiveness
+		for i := range agentv1.MaxReported + 1 {
+			many = append(many, heldFor(fmt.Sprint("c-", i), 0))
+		}
+		tests := map[string]struct {
+			held []*agentv1.HeldLiveness
+			want string
+		}{
+			"too many":           {many, "21 containers, must be at most 20"},
+			"no name":            {[]*agentv1.HeldLiveness{heldFor("", 0)}, "must be the name of a container"},
+			"no DNS label":       {[]*agentv1.HeldLiveness{heldFor("App", 0)}, `container: "App": must be the name of a container`},
+			"a long name":        {[]*agentv1.HeldLiveness{heldFor(strings.Repeat("a", 64), 0)}, "must be the name of a container"},
+			"twice":              {[]*agentv1.HeldLiveness{heldFor("app", 0), heldFor("app", 0)}, `container: "app": is there twice`},
+			"a negative time":    {[]*agentv1.HeldLiveness{heldFor("app", -time.Second)}, `failing of "app"`},
+			"no time":            {[]*agentv1.HeldLiveness{{Container: "app", Failing: &durationpb.Duration{Nanos: 1e9}}}, `failing of "app"`},
+			"a long grant":       {[]*agentv1.HeldLiveness{{Container: "app", Grant: long}}, "must be at most 253 characters"},
+			"more than 32 KiB":   {[]*agentv1.HeldLiveness{{Container: "app", Reason: strings.Repeat("r", 32<<10)}}, "more than 32768 bytes"},
+			"second is wrong":    {[]*agentv1.HeldLiveness{heldFor("app", 0), heldFor("a_b", 0)}, `container: "a_b"`},
+			"ends with a hyphen": {[]*agentv1.HeldLiveness{heldFor("app-", 0)}, `container: "app-"`},
+		}
+		h, _, a := guardedPod(t)
+		for name, tc := range tests {
 			a.connect(false)
 			a.holds(tc.held...)
-			wantStatus(t, a.ending(), codes.InvalidArgument, tc.want)
+			if got := status.Convert(a.ending()); got.Code() != codes.InvalidArgument || !strings.Contains(got.Message(), tc.want) {
+				t.Errorf("%s: the session ends with %v, want InvalidArgument that says %q", name, got, tc.want)
+			}
 			a.leave()
-		})
-	}
-	h.known()
+		}
+		h.known()
+	})
 }
 
 // The longest message is taken, and a longer reason is cut.
 func TestLongLiveness(t *testing.T) {
-	h, _, a := guardedPod(t)
-	a.connect(false)
-	longest := make([]*agentv1.HeldLiveness, agentv1.MaxReported)
-	for i := range longest {
-		longest[i] = &agentv1.HeldLiveness{
-			Container: fmt.Sprint(strings.Repeat("c", 61), 10+i), Failing: durationpb.New(time.Hour), Reason: strings.Repeat("r", agentv1.MaxReason),
-			Grant: strings.Repeat("g", 253),
+	synctest.Test(t, func(t *testing.T) {
+		h, _, a := guardedPod(t)
+		a.connect(false)
+		longest := make([]*agentv1.HeldLiveness, agentv1.MaxReported)
+		for i := range longest {
+			longest[i] = &agentv1.HeldLiveness{
+				Container: fmt.Sprint(strings.Repeat("c", 61), 10+i), Failing: durationpb.New(time.Hour), Reason: strings.Repeat("r", agentv1.MaxReason),
+				Grant: strings.Repeat("g", 253),
+			}
 		}
-	}
-	longest[0].Reason += "more"
-	a.holds(longest...)
-	h.eventually("all are held", func() bool { return len(h.server.PodLiveness()[db0ID].Failing) == agentv1.MaxReported })
-	if got := h.server.PodLiveness()[db0ID].Failing[0].Reason; len(got) != agentv1.MaxReason {
-		t.Errorf("the reason has %d bytes", len(got))
-	}
+		longest[0].Reason += "more"
+		a.holds(longest...)
+		h.eventually("all are held", func() bool { return len(h.server.PodLiveness()[db0ID].Report.GetHeld()) == agentv1.MaxReported })
+		if got := h.server.PodLiveness()[db0ID].Report.GetHeld()[0].GetReason(); len(got) != agentv1.MaxReason {
+			t.Errorf("the reason has %d bytes", len(got))
+		}
+	})
 }
 
 // An agent that says something else each time, as fast as it can, is heard once a second, and with its last word.
 func TestLivenessIsHeardOnceASecond(t *testing.T) {
-	h, r, a := guardedPod(t)
-	a.connect(false)
-	began := time.Now()
-	for i := range 40 {
-		a.holds(heldFor(fmt.Sprint("c", i), time.Minute))
-	}
-	a.holds(heldFor("last", time.Minute))
-	heard := func(container string) func() bool {
-		return func() bool {
-			said := h.server.PodLiveness()[db0ID].Failing
-			return len(said) == 1 && said[0].Container == container
+	synctest.Test(t, func(t *testing.T) {
+		h, r, a := guardedPod(t)
+		a.connect(false)
+		began := time.Now()
+		for i := range 40 {
+			a.holds(heldFor(fmt.Sprint("c", i), time.Minute))
 		}
-	}
-	h.eventually("the last message is heard", heard("last"))
-	if told, most := r.takeHeld(t), int(time.Since(began)/time.Second)+2; told < 2 || told > most {
-		t.Errorf("the decision is told %d times of 41 messages, want at most %d", told, most)
-	}
-	a.holds(heldFor("end", time.Minute))
-	if err := a.stream.CloseSend(); err != nil { // before it is heard
-		t.Fatal(err)
-	}
-	h.eventually("the last word is heard", heard("end"))
+		a.holds(heldFor("last", time.Minute))
+		heard := func(container string) func() bool {
+			return func() bool {
+				said := h.server.PodLiveness()[db0ID].Report.GetHeld()
+				return len(said) == 1 && said[0].GetContainer() == container
+			}
+		}
+		h.eventually("the last message is heard", heard("last"))
+		if told, took := r.takeHeld(t), time.Since(began); told != int(took/time.Second)+1 || took < 2*time.Second {
+			t.Errorf("the decision is told %d times in %s of 41 messages, want one at once and one a second", told, took)
+		}
+		a.holds(heldFor("end", time.Minute))
+		if err := a.stream.CloseSend(); err != nil { // before it is heard
+			t.Fatal(err)
+		}
+		h.eventually("the last word is heard", heard("end"))
+	})
 }
 
 func TestAgentsAreToldOfRestarts(t *testing.T) {
-	h, r, a := guardedPod(t)
-	first := &agentv1.Restarts{WhenAway: &agentv1.WhenAway{Policy: agentv1.WhenAway_SLOTS}}
-	r.set(db0ID, first)
-	a.connect(false)
-	if m := a.receive(); !proto.Equal(m.GetRestarts(), first) {
-		t.Fatalf("got %v, want what holds", m)
-	}
-	h.server.WakeRestarts("default/other")
-	h.server.WakeRestarts(db0ID)
-	a.heard()
-	second := &agentv1.Restarts{Grants: []*agentv1.RestartGrant{{Name: "g-1", Container: "app", Epoch: 7}}}
-	r.set(db0ID, second)
-	h.server.WakeRestarts(db0ID)
-	if m := a.receive(); !proto.Equal(m.GetRestarts(), second) {
-		t.Errorf("got %v, want the grant", m)
-	}
-	a.leave()
+	synctest.Test(t, func(t *testing.T) {
+		h, r, a := guardedPod(t)
+		first := &agentv1.Restarts{WhenAway: &agentv1.WhenAway{Policy: agentv1.WhenAway_SLOTS}}
+		r.set(db0ID, first)
+		a.connect(false)
+		if m := a.receive(); !proto.Equal(m.GetRestarts(), first) {
+			t.Fatalf("got %v, want what holds", m)
+		}
+		h.server.WakeRestarts("default/other")
+		h.server.WakeRestarts(db0ID)
+		a.heard()
+		second := &agentv1.Restarts{Grants: []*agentv1.RestartGrant{{Name: "g-1", Container: "app", Epoch: 7}}}
+		r.set(db0ID, second)
+		h.server.WakeRestarts(db0ID)
+		if m := a.receive(); !proto.Equal(m.GetRestarts(), second) {
+			t.Errorf("got %v, want the grant", m)
+		}
+		a.leave()
 
-	a.features = slices.DeleteFunc(a.features, func(f string) bool { return f == agentv1.FeatureRestartGrants })
-	a.connect(false)
-	a.heard()
-	select {
-	case m := <-a.inbox:
-		t.Errorf("an agent without the feature is sent %v", m)
-	default:
-	}
+		a.features = slices.DeleteFunc(a.features, func(f string) bool { return f == agentv1.FeatureRestartGrants })
+		a.connect(false)
+		a.heard()
+		a.hearsNothing("it lacks the feature")
+	})
 }
 
 // welcomed opens a session, and returns the features of the control plane.
@@ -312,10 +333,12 @@ func (a *agent) welcomed() []string {
 }
 
 func TestRestartGrantsAreOffered(t *testing.T) {
-	_, _, a := guardedPod(t)
-	if features := a.welcomed(); !slices.Contains(features, agentv1.FeatureRestartGrants) {
-		t.Errorf("features are %v", features)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		_, _, a := guardedPod(t)
+		if features := a.welcomed(); !slices.Contains(features, agentv1.FeatureRestartGrants) {
+			t.Errorf("features are %v", features)
+		}
+	})
 }
 
 // A control plane that grants no restarts does not offer it, and takes no reports. Neither does any of the agents of written Dataplanes.
@@ -325,9 +348,7 @@ func TestLivenessIsIgnored(t *testing.T) {
 			h := newPodHarness(t, podTokens{"1": db0("1")})
 			h.has("1")
 			a := h.pod("1")
-			if err := a.join(); err != nil {
-				t.Fatal(err)
-			}
+			a.mustJoin()
 			if features := a.welcomed(); slices.Contains(features, agentv1.FeatureRestartGrants) {
 				t.Errorf("features are %v", features)
 			}
@@ -340,7 +361,7 @@ func TestLivenessIsIgnored(t *testing.T) {
 		},
 	}
 	for name, start := range tests {
-		t.Run(name, func(t *testing.T) {
+		virtual.Run(t, name, func(t *testing.T) {
 			h, a := start(t)
 			before := h.metric("sonde_agents_unknown_messages_total", "")
 			a.holds(heldFor("app", 0))

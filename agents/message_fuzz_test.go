@@ -12,11 +12,11 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/sonde-mesh/sonde/agents/agentstest"
 	"github.com/sonde-mesh/sonde/agents/join"
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/identity/ca"
+	"github.com/sonde-mesh/sonde/internal/testing/agentstest"
 	"github.com/sonde-mesh/sonde/meshview"
 )
 

@@ -2,22 +2,34 @@ package agents
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
+
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 )
 
-// lostAgents counts lost agents at the time of the scrape.
-type lostAgents struct{ server *Server }
+// awayAgents counts agents that are lost or stopped at the time of the scrape.
+type awayAgents struct{ server *Server }
 
-var lostDesc = prometheus.NewDesc("sonde_agents_lost",
-	"Proxies that have joined and whose agent has no session, except those that drained and those that may still come back "+
-		"within 30 s of the end of their session or the start of the control plane. Their endpoints stay.",
-	[]string{"mesh"}, nil)
+var (
+	lostDesc = prometheus.NewDesc("sonde_agents_lost",
+		"Proxies that have joined and whose agent has no session, except those that drained and those that may still come back "+
+			"within 30 s of the end of their session or the start of the control plane. Their endpoints stay.",
+		[]string{"mesh"}, nil)
+	stoppedDesc = prometheus.NewDesc("sonde_agents_stopped", "Proxies whose agent has drained and ended.", []string{"mesh"}, nil)
+)
 
 // Describe implements prometheus.Collector.
-func (c *lostAgents) Describe(ch chan<- *prometheus.Desc) { ch <- lostDesc }
+func (c *awayAgents) Describe(ch chan<- *prometheus.Desc) {
+	ch <- lostDesc
+	ch <- stoppedDesc
+}
 
 // Collect implements prometheus.Collector.
-func (c *lostAgents) Collect(ch chan<- prometheus.Metric) {
-	for meshName, n := range c.server.lost() {
+func (c *awayAgents) Collect(ch chan<- prometheus.Metric) {
+	states := c.server.States()
+	for meshName, n := range c.server.count(states, adminv1.AgentState_LOST) {
 		ch <- prometheus.MustNewConstMetric(lostDesc, prometheus.GaugeValue, float64(n), meshName)
+	}
+	for meshName, n := range c.server.count(states, adminv1.AgentState_STOPPED) {
+		ch <- prometheus.MustNewConstMetric(stoppedDesc, prometheus.GaugeValue, float64(n), meshName)
 	}
 }

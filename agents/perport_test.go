@@ -2,7 +2,7 @@ package agents_test
 
 import (
 	"testing"
-	"time"
+	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/proto"
@@ -10,18 +10,15 @@ import (
 
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
 // askedFor waits until the agent is told the probes that it has a part in, and checks them.
 func (a *agent) askedFor(want *agentv1.Probes) {
 	a.h.t.Helper()
-	select {
-	case got := <-a.probes:
-		if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
-			a.h.t.Fatalf("probes (-want +got):\n%s", diff)
-		}
-	case <-time.After(patience):
-		a.h.t.Fatalf("told nothing of its probes, want %v", want)
+	got := next(a, "the probes", a.probes)
+	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
+		a.h.t.Fatalf("probes (-want +got):\n%s", diff)
 	}
 }
 
@@ -78,92 +75,84 @@ func TestProbesOfAWrittenDataplane(t *testing.T) {
 		}},
 	}
 	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
+		virtual.Run(t, name, func(t *testing.T) {
 			h := newHarness(t, nil)
 			h.put(probed(tc.change))
-			h.builder.Synced("test")
-			h.eventually("the view has the dataplane", func() bool {
-				_, p := h.builder.View().Proxy("default/web-1")
-				return p != nil
-			})
-			a := h.agent("web-1")
-			if err := a.join(); err != nil {
-				t.Fatal(err)
-			}
-			a.connect(false)
+			h.synced()
+			a := h.joined("web-1")
 			a.askedFor(tc.want)
 		})
 	}
 }
 
 func TestProbesFollowTheDataplane(t *testing.T) {
-	h, a := joined(t, nil)
-	a.connect(false)
-	a.askedFor(&agentv1.Probes{})
-	h.put(probed(same))
-	a.askedFor(allProbes)
-	h.put(probed(func(d *mesh.Dataplane) { d.Spec.Networking.Inbound[0].ServicePort = 28080 }))
-	moved := proto.CloneOf(allProbes)
-	moved.Paths[0].Application, moved.Ports[1].Application = "127.0.0.1:28080", "127.0.0.1:28080"
-	a.askedFor(moved)
-	h.put(probed(func(d *mesh.Dataplane) { d.Labels = nil }))
-	a.askedFor(&agentv1.Probes{})
-	h.put(probed(same))
-	a.askedFor(allProbes)
-	h.put(dataplane("default", "web-1", "web"))
-	a.askedFor(&agentv1.Probes{})
-
-	a.leave()
-	a.connect(true) // what an agent knew before may be wrong
-	a.askedFor(&agentv1.Probes{})
-	if m := a.receive(); m.GetDrainRecorded() == nil {
-		t.Fatalf("got %v, want DrainRecorded", m)
-	}
-	if len(a.probes) > 0 {
-		t.Errorf("told twice: %v", <-a.probes)
-	}
-}
-
-// TestAgentTooOldForPerPortProbes waits for listeners of Envoy's.
-func TestAgentTooOldForPerPortProbes(t *testing.T) {
-	const warning = "agent is too old for per-port probes"
-	for _, old := range []bool{true, false} {
+	synctest.Test(t, func(t *testing.T) {
 		h, a := joined(t, nil)
-		if !old {
-			a.features = append(a.features, "probe-ports")
-		}
 		a.connect(false)
 		a.askedFor(&agentv1.Probes{})
 		h.put(probed(same))
 		a.askedFor(allProbes)
-		h.put(probed(func(d *mesh.Dataplane) { d.Spec.TCPProbes = nil }))
-		a.askedFor(&agentv1.Probes{Http: allProbes.GetHttp(), Paths: allProbes.GetPaths()})
-		lines := h.log.Lines("level=WARN", warning)
-		if old && len(lines) != 1 || !old && len(lines) > 0 {
-			t.Errorf("an old agent: %t, logged %q", old, lines)
+		h.put(probed(func(d *mesh.Dataplane) { d.Spec.Networking.Inbound[0].ServicePort = 28080 }))
+		moved := proto.CloneOf(allProbes)
+		moved.Paths[0].Application, moved.Ports[1].Application = "127.0.0.1:28080", "127.0.0.1:28080"
+		a.askedFor(moved)
+		h.put(probed(func(d *mesh.Dataplane) { d.Labels = nil }))
+		a.askedFor(&agentv1.Probes{})
+		h.put(probed(same))
+		a.askedFor(allProbes)
+		h.put(dataplane("default", "web-1", "web"))
+		a.askedFor(&agentv1.Probes{})
+
+		a.leave()
+		a.connect(true) // what an agent knew before may be wrong
+		a.askedFor(&agentv1.Probes{})
+		if m := a.receive(); m.GetDrainRecorded() == nil {
+			t.Fatalf("got %v, want DrainRecorded", m)
 		}
-	}
+		if len(a.probes) > 0 {
+			t.Errorf("told twice: %v", <-a.probes)
+		}
+	})
+}
+
+// TestAgentTooOldForPerPortProbes waits for listeners of Envoy's.
+func TestAgentTooOldForPerPortProbes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const warning = "agent is too old for per-port probes"
+		for _, old := range []bool{true, false} {
+			h, a := joined(t, nil)
+			if !old {
+				a.features = append(a.features, "probe-ports")
+			}
+			a.connect(false)
+			a.askedFor(&agentv1.Probes{})
+			h.put(probed(same))
+			a.askedFor(allProbes)
+			h.put(probed(func(d *mesh.Dataplane) { d.Spec.TCPProbes = nil }))
+			a.askedFor(&agentv1.Probes{Http: allProbes.GetHttp(), Paths: allProbes.GetPaths()})
+			lines := h.log.Lines("level=WARN", warning)
+			if old && len(lines) != 1 || !old && len(lines) > 0 {
+				t.Errorf("an old agent: %t, logged %q", old, lines)
+			}
+		}
+	})
 }
 
 func TestProbesOfAPodAreInItsTable(t *testing.T) {
-	h := newPodHarness(t, podTokens{"1": db0("1")})
-	d := probed(same)
-	d.Name, d.Identity = "db-0.shop", mesh.Identity{Path: "/ns/shop/sa/db", Instance: "1"}
-	h.put(d)
-	h.eventually("the view has the pod", func() bool {
-		_, p := h.builder.View().Proxy("default/db-0.shop")
-		return p != nil
+	synctest.Test(t, func(t *testing.T) {
+		h := newPodHarness(t, podTokens{"1": db0("1")})
+		d := probed(same)
+		d.Name, d.Identity = "db-0.shop", mesh.Identity{Path: "/ns/shop/sa/db", Instance: "1"}
+		h.put(d)
+		a := h.pod("1")
+		a.mustJoin()
+		a.connect(true)
+		if m := a.receive(); m.GetDrainRecorded() == nil {
+			t.Fatalf("got %v, want DrainRecorded", m)
+		}
+		a.report()
+		if len(a.probes) > 0 {
+			t.Errorf("told %v", <-a.probes)
+		}
 	})
-	a := h.pod("1")
-	if err := a.join(); err != nil {
-		t.Fatal(err)
-	}
-	a.connect(true)
-	if m := a.receive(); m.GetDrainRecorded() == nil {
-		t.Fatalf("got %v, want DrainRecorded", m)
-	}
-	a.report()
-	if len(a.probes) > 0 {
-		t.Errorf("told %v", <-a.probes)
-	}
 }

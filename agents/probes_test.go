@@ -3,12 +3,13 @@ package agents_test
 import (
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"google.golang.org/grpc/codes"
 
 	"github.com/sonde-mesh/sonde/agents"
-	"github.com/sonde-mesh/sonde/agents/session"
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+	"github.com/sonde-mesh/sonde/identity"
 )
 
 func probeFailures(n int, f *agentv1.ProbeFailure) *agentv1.AgentMessage {
@@ -21,24 +22,30 @@ func probeFailures(n int, f *agentv1.ProbeFailure) *agentv1.AgentMessage {
 
 // TestProbeFailuresAreThoseOfTheCaller checks that failed probes are told with the proxy that the certificate names, and cut.
 func TestProbeFailuresAreThoseOfTheCaller(t *testing.T) {
-	told := make(chan session.ProbeFailure, 10)
-	_, a := joined(t, func(o *agents.Options) { o.ProbeFailed = func(f session.ProbeFailure) { told <- f } })
-	a.connect(false)
-	a.send(probeFailures(1, &agentv1.ProbeFailure{
-		Container: "app", Probe: "liveness", Verdict: "failure", Class: strings.Repeat("x", 100), Reason: strings.Repeat("y", 1000), Count: 3,
-	}))
-	f := <-told
-	if f.Proxy.Mesh != "default" || f.Proxy.Dataplane != "web-1" || f.Container != "app" || f.Probe != "liveness" || f.Count != 3 {
-		t.Errorf("told is %+v", f)
-	}
-	if len(f.Class) != 64 || len(f.Reason) != 512 {
-		t.Errorf("class and reason have %d and %d bytes", len(f.Class), len(f.Reason))
-	}
+	synctest.Test(t, func(t *testing.T) {
+		told, from := make(chan *agentv1.ProbeFailure, 10), make(chan identity.Subject, 10)
+		_, a := joined(t, func(o *agents.Options) {
+			o.ProbeFailed = func(proxy identity.Subject, f *agentv1.ProbeFailure) { from <- proxy; told <- f }
+		})
+		a.connect(false)
+		a.send(probeFailures(1, &agentv1.ProbeFailure{
+			Container: "app", Probe: "liveness", Verdict: "failure", Class: strings.Repeat("x", 100), Reason: strings.Repeat("y", 1000), Count: 3,
+		}))
+		proxy, f := <-from, <-told
+		if proxy.Mesh != "default" || proxy.Dataplane != "web-1" || f.GetContainer() != "app" || f.GetProbe() != "liveness" || f.GetCount() != 3 {
+			t.Errorf("told is %v of %+v", f, proxy)
+		}
+		if len(f.GetClass()) != 64 || len(f.GetReason()) != 512 {
+			t.Errorf("class and reason have %d and %d bytes", len(f.GetClass()), len(f.GetReason()))
+		}
+	})
 }
 
 func TestTooManyProbeFailuresEndTheSession(t *testing.T) {
-	_, a := joined(t, nil)
-	a.connect(false)
-	a.send(probeFailures(21, &agentv1.ProbeFailure{Container: "app"}))
-	wantStatus(t, a.ending(), codes.InvalidArgument, "probe_failures: 21 failures, must be at most 20")
+	synctest.Test(t, func(t *testing.T) {
+		_, a := joined(t, nil)
+		a.connect(false)
+		a.send(probeFailures(21, &agentv1.ProbeFailure{Container: "app"}))
+		wantStatus(t, a.ending(), codes.InvalidArgument, "probe_failures: 21 failures, must be at most 20")
+	})
 }

@@ -2,44 +2,30 @@ package agents
 
 import (
 	"context"
+	"maps"
 	"slices"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/sonde-mesh/sonde/agents/observed"
 	"github.com/sonde-mesh/sonde/agents/rotation"
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	peerv1 "github.com/sonde-mesh/sonde/api/peer/v1"
-	"github.com/sonde-mesh/sonde/peers"
+	"github.com/sonde-mesh/sonde/facts"
+	"github.com/sonde-mesh/sonde/replicas"
 )
 
 // What other replicas are told, and what is done with what they say.
-var _ peers.Local = (*Server)(nil)
+var _ replicas.Local = (*Server)(nil)
 
-// Proxies implements peers.Local.
+// Proxies implements replicas.Local.
 func (s *Server) Proxies() []mesh.ID {
-	seen := map[mesh.ID]bool{}
-	var all []mesh.ID
-	add := func(id mesh.ID) {
-		if !seen[id] {
-			seen[id] = true
-			all = append(all, id)
-		}
-	}
-	for _, id := range s.observed.Told() {
-		add(id)
-	}
-	for _, id := range s.sessions.Told() {
-		add(id)
-	}
-	for id := range s.joins.Waiting() {
-		add(id)
-	}
-	return all
+	all := slices.AppendSeq(slices.Concat(s.observed.Told(), s.sessions.Told()), maps.Keys(s.joins.Waiting()))
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
-// Proxy implements peers.Local.
+// Proxy implements replicas.Local.
 func (s *Server) Proxy(id mesh.ID) *peerv1.Proxy {
 	m := &peerv1.Proxy{Id: id}
 	if d := s.o.View().Dataplane(id); d != nil {
@@ -56,46 +42,51 @@ func (s *Server) Proxy(id mesh.ID) *peerv1.Proxy {
 	return m
 }
 
-// Replica implements peers.Local.
+// Replica implements replicas.Local.
 func (s *Server) Replica() *peerv1.Replica {
 	m := &peerv1.Replica{}
 	for _, name := range s.o.Authority.Meshes() {
-		if a, err := s.o.Authority.Loaded(name); err == nil {
-			m.Authorities = append(m.Authorities, &peerv1.Authority{Mesh: name, BundleEpoch: a.Epoch, Step: string(a.Step), SigningCa: a.SigningCA})
+		if p, err := s.o.Authority.Loaded(name); err == nil {
+			m.Authorities = append(m.Authorities, rotation.Loaded(name, p))
 		}
 	}
 	if s.o.ServingCA != nil {
-		m.ServingCa = rotation.ServingLoaded(s.o.ServingCA)
+		m.ServingCa = rotation.Loaded("", s.o.ServingCA.Rotation().Progress)
 	}
 	return m
 }
 
-// Heard implements peers.Local.
+// Heard implements replicas.Local.
 func (s *Server) Heard(id mesh.ID) {
 	s.observed.Heard(id)
 	s.sessions.Heard(id)
-	if s.sessions.Replica(id) != "" {
-		s.joins.Joined(id)
+	switch at, seen, _ := s.sessions.Ended(id); {
+	case s.sessions.Replica(id) != "":
+		s.joins.Joined(id, s.sessions.ProcessElsewhere(id))
 		s.observed.ForgetIssued(id)
+	case seen && !s.sessions.Connected(id):
+		s.joins.Ended(id, at)
 	}
 }
 
-// Merged implements peers.Local.
+// Merged implements replicas.Local.
 func (s *Server) Merged(id mesh.ID) { s.settle([]mesh.ID{id}) }
 
-// HeardReplica implements peers.Local. Run advances the rotations that wait for it.
+// HeardReplica implements replicas.Local. Run advances the rotations that wait for it.
 func (s *Server) HeardReplica() { s.sessions.WakeAll() }
 
-// CheckDuplicate implements peers.Local.
+// CheckDuplicate implements replicas.Local.
 func (s *Server) CheckDuplicate(ctx context.Context, proxy mesh.ID, process, address string) (refusal string) {
 	return s.sessions.RefuseDuplicate(ctx, proxy, process, address)
 }
 
-// Streams implements peers.Local.
+// Streams implements replicas.Local.
 func (s *Server) Streams() map[mesh.ID][]*adminv1.Stream { return s.o.Streams() }
 
-// Decisions implements peers.Local.
-func (s *Server) Decisions(of peers.DecisionFilter) peers.Decisions { return s.o.Decisions(of) }
+// Decisions implements replicas.Local.
+func (s *Server) Decisions(of *peerv1.ListDecisionsRequest) *peerv1.ListDecisionsPart {
+	return s.o.Decisions(of)
+}
 
 // settle tells the replicas that wait for it that proxies here have what was heard.
 func (s *Server) settle(proxies []mesh.ID) {
@@ -110,7 +101,7 @@ func (s *Server) settle(proxies []mesh.ID) {
 }
 
 // wanted reports whether what a lost replica has said of a proxy still says something: the proxy is there, and has not spoken elsewhere.
-func (s *Server) wanted(said peers.Said) bool {
+func (s *Server) wanted(said facts.Said) bool {
 	id := said.Proxy.GetId()
 	if s.o.View() == nil {
 		return true
@@ -123,16 +114,5 @@ func (s *Server) wanted(said peers.Said) bool {
 	for _, other := range s.o.Peers.Heard(id) {
 		others = append(others, other.Proxy)
 	}
-	// superseded reports whether another one has said a newer part, or it has said none.
-	superseded := func(part func(*peerv1.Proxy) *peerv1.Order) bool {
-		order := part(said.Proxy)
-		return order == nil || slices.ContainsFunc(others, func(other *peerv1.Proxy) bool {
-			return part(other) != nil && observed.OrderOf(part(other)).Compare(observed.OrderOf(order)) > 0
-		})
-	}
-	return !superseded(func(m *peerv1.Proxy) *peerv1.Order { return m.GetSession().GetOrder() }) ||
-		!superseded(func(m *peerv1.Proxy) *peerv1.Order { return m.GetApplications().GetOrder() }) ||
-		!superseded(func(m *peerv1.Proxy) *peerv1.Order { return m.GetLiveness().GetOrder() }) ||
-		!superseded(func(m *peerv1.Proxy) *peerv1.Order { return m.GetPlaintext().GetOrder() }) ||
-		!superseded(func(m *peerv1.Proxy) *peerv1.Order { return m.GetListeners().GetOrder() })
+	return !facts.Superseded(said.Proxy, others)
 }

@@ -4,30 +4,27 @@ import (
 	"bytes"
 	"crypto/x509"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
 
-	"github.com/sonde-mesh/sonde/agents"
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
 // trio is three agents with sessions.
 func trio(t *testing.T) (*harness, []*agent) {
 	t.Helper()
 	h := newHarness(t, nil)
+	return h, h.trio()
+}
+
+func (h *harness) trio() []*agent {
+	h.t.Helper()
 	h.fill("web-1", "web-2", "web-3")
-	var all []*agent
-	for _, name := range []string{"web-1", "web-2", "web-3"} {
-		a := h.agent(name)
-		if err := a.join(); err != nil {
-			t.Fatal(err)
-		}
-		a.connect(false)
-		all = append(all, a)
-	}
-	return h, all
+	return []*agent{h.joined("web-1"), h.joined("web-2"), h.joined("web-3")}
 }
 
 // again restarts the control plane, and reconnects the agents.
@@ -108,7 +105,7 @@ func (h *harness) obey(all ...*agent) {
 
 func TestRotation(t *testing.T) {
 	for name, restart := range map[string]bool{"in one go": false, "with a restart at each step": true} {
-		t.Run(name, func(t *testing.T) {
+		virtual.Run(t, name, func(t *testing.T) {
 			h, all := trio(t)
 			old := all[0].leaf
 			before := all[0].bundle
@@ -146,103 +143,110 @@ func TestRotation(t *testing.T) {
 }
 
 func TestRotationDropsTheOldKey(t *testing.T) {
-	h, all := trio(t)
-	h.rotate(false)
-	h.obey(all...)
-	h.waitsFor(adminv1.Rotation_RENEW_LEAVES, "web-1", "web-2", "web-3")
-	data, err := h.state.Read("meshes/default/ca.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if keys, certs := bytes.Count(data, []byte("BEGIN PRIVATE KEY")), bytes.Count(data, []byte("BEGIN CERTIFICATE")); keys != 1 || certs != 2 {
-		t.Errorf("%d keys and %d certificates are stored, want the new key and both certificates", keys, certs)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		h, all := trio(t)
+		h.rotate(false)
+		h.obey(all...)
+		h.waitsFor(adminv1.Rotation_RENEW_LEAVES, "web-1", "web-2", "web-3")
+		data, err := h.state.Read("meshes/default/ca.json")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if keys, certs := bytes.Count(data, []byte("BEGIN PRIVATE KEY")), bytes.Count(data, []byte("BEGIN CERTIFICATE")); keys != 1 || certs != 2 {
+			t.Errorf("%d keys and %d certificates are stored, want the new key and both certificates", keys, certs)
+		}
+	})
 }
 
 func TestRotationWaitsForASilentProxyUntilItsCertificateIsOver(t *testing.T) {
-	h, all := trio(t)
-	all[2].leave()
-	h.eventually("web-3 is silent", func() bool { return len(h.server.Agents()) == 2 })
-	h.rotate(false)
-	h.obey(all[:2]...)
-	h.waitsFor(adminv1.Rotation_TRUST_BOTH, "web-3")
-	got, err := h.server.Rotation(t.Context(), "default")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if p := got.GetWaiting()[0]; !p.GetSilent() || !p.GetCertificateExpires().AsTime().Equal(all[2].leaf.NotAfter) {
-		t.Errorf("waiting = %v, want silent until %s", p, all[2].leaf.NotAfter)
-	}
-
-	h.ahead.Store(int64(23 * time.Hour))
-	for _, a := range all[:2] {
-		if err := a.renew(); err != nil {
+	synctest.Test(t, func(t *testing.T) {
+		h, all := trio(t)
+		all[2].leave()
+		h.rotate(false)
+		h.obey(all[:2]...)
+		h.waitsFor(adminv1.Rotation_TRUST_BOTH, "web-3")
+		got, err := h.server.Rotation(t.Context(), "default")
+		if err != nil {
 			t.Fatal(err)
 		}
-		a.report()
-	}
-	h.waitsFor(adminv1.Rotation_TRUST_BOTH, "web-3")
-	h.ahead.Store(int64(25 * time.Hour))
-	h.obey(all[:2]...)
-	h.obey(all[:2]...)
-	h.waitsFor(adminv1.Rotation_IDLE)
+		if p := got.GetWaiting()[0]; !p.GetSilent() || !p.GetCertificateExpires().AsTime().Equal(all[2].leaf.NotAfter) {
+			t.Errorf("waiting = %v, want silent until %s", p, all[2].leaf.NotAfter)
+		}
+
+		h.ahead.Store(int64(23 * time.Hour))
+		for _, a := range all[:2] {
+			if err := a.renew(); err != nil {
+				t.Fatal(err)
+			}
+			a.report()
+		}
+		h.waitsFor(adminv1.Rotation_TRUST_BOTH, "web-3")
+		h.ahead.Store(int64(25 * time.Hour))
+		h.obey(all[:2]...)
+		h.obey(all[:2]...)
+		h.waitsFor(adminv1.Rotation_IDLE)
+	})
 }
 
 func TestForcedRotationPassesOverSilentProxies(t *testing.T) {
-	h, all := trio(t)
-	all[2].leave()
-	h.eventually("web-3 is silent", func() bool { return len(h.server.Agents()) == 2 })
-	h.rotate(true)
-	all[0].obey()
-	h.ahead.Store(int64(2 * time.Minute))
-	h.waitsFor(adminv1.Rotation_TRUST_BOTH, "web-2", "web-3") // web-2 is not silent, only slow
-	all[1].obey()
-	h.waitsFor(adminv1.Rotation_RENEW_LEAVES, "web-1", "web-2", "web-3")
+	synctest.Test(t, func(t *testing.T) {
+		h, all := trio(t)
+		all[2].leave()
+		h.rotate(true)
+		all[0].obey()
+		h.ahead.Store(int64(2 * time.Minute))
+		h.waitsFor(adminv1.Rotation_TRUST_BOTH, "web-2", "web-3") // web-2 is not silent, only slow
+		all[1].obey()
+		h.waitsFor(adminv1.Rotation_RENEW_LEAVES, "web-1", "web-2", "web-3")
 
-	h.again(all[:2]...) // the order to force survives
-	h.obey(all[:2]...)
-	h.trust(all[:2]...)
-	// After the restart web-3 has had no time yet to come back.
-	h.waitsFor(adminv1.Rotation_RENEW_LEAVES, "web-3")
-	h.ahead.Store(int64(4 * time.Minute))
-	h.obey(all[:2]...)
-	h.waitsFor(adminv1.Rotation_IDLE)
+		h.again(all[:2]...) // the order to force survives
+		h.obey(all[:2]...)
+		h.trust(all[:2]...)
+		// After the restart web-3 has had no time yet to come back.
+		h.waitsFor(adminv1.Rotation_RENEW_LEAVES, "web-3")
+		h.ahead.Store(int64(4 * time.Minute))
+		h.obey(all[:2]...)
+		h.waitsFor(adminv1.Rotation_IDLE)
 
-	wantStatus(t, all[2].renew(), codes.Unavailable, "") // in the handshake
-	if err := all[2].join(); err != nil {
-		t.Fatalf("the proxy that was passed over joins again: %v", err)
-	}
-	h.trust(all...)
+		wantStatus(t, all[2].renew(), codes.Unavailable, "") // in the handshake
+		if err := all[2].join(); err != nil {
+			t.Fatalf("the proxy that was passed over joins again: %v", err)
+		}
+		h.trust(all...)
+	})
 }
 
 func TestProxyThatComesBackInTheMiddleCatchesUp(t *testing.T) {
-	h, all := trio(t)
-	all[2].leave()
-	h.eventually("web-3 is silent", func() bool { return len(h.server.Agents()) == 2 })
-	h.ahead.Store(int64(2 * time.Minute))
-	h.rotate(true)
-	all[0].obey()
-	all[1].obey()
-	h.waitsFor(adminv1.Rotation_RENEW_LEAVES, "web-1", "web-2", "web-3")
-	all[2].connect(false)
-	all[2].obey() // the bundle first
-	if len(all[2].bundle.GetRoots()) != 2 {
-		t.Fatalf("the bundle has %d roots, want both", len(all[2].bundle.GetRoots()))
-	}
-	all[2].obey() // then the leaf
-	h.obey(all[:2]...)
-	h.waitsFor(adminv1.Rotation_TRUST_NEW, "web-1", "web-2", "web-3")
+	synctest.Test(t, func(t *testing.T) {
+		h, all := trio(t)
+		all[2].leave()
+		h.ahead.Store(int64(2 * time.Minute))
+		h.rotate(true)
+		all[0].obey()
+		all[1].obey()
+		h.waitsFor(adminv1.Rotation_RENEW_LEAVES, "web-1", "web-2", "web-3")
+		all[2].connect(false)
+		all[2].obey() // the bundle first
+		if len(all[2].bundle.GetRoots()) != 2 {
+			t.Fatalf("the bundle has %d roots, want both", len(all[2].bundle.GetRoots()))
+		}
+		all[2].obey() // then the leaf
+		h.obey(all[:2]...)
+		h.waitsFor(adminv1.Rotation_TRUST_NEW, "web-1", "web-2", "web-3")
+	})
 }
 
 func TestRotationOfAnEmptyMeshIsOverAtOnce(t *testing.T) {
-	h := newHarness(t, func(o *agents.Options) { o.SetLimits(agents.Limits{Recheck: time.Hour}) })
-	h.fill()
-	before, err := h.server.Rotation(t.Context(), "default")
-	if err != nil || before.GetStep() != adminv1.Rotation_IDLE {
-		t.Fatalf("a mesh without a CA: %v, %v, want IDLE", before, err)
-	}
-	got, err := h.server.Rotate(t.Context(), "default", false)
-	if err != nil || got.GetStep() != adminv1.Rotation_IDLE {
-		t.Errorf("Rotate() = %v, %v, want IDLE", got, err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarness(t, nil)
+		h.fill()
+		before, err := h.server.Rotation(t.Context(), "default")
+		if err != nil || before.GetStep() != adminv1.Rotation_IDLE {
+			t.Fatalf("a mesh without a CA: %v, %v, want IDLE", before, err)
+		}
+		got, err := h.server.Rotate(t.Context(), "default", false)
+		if err != nil || got.GetStep() != adminv1.Rotation_IDLE {
+			t.Errorf("Rotate() = %v, %v, want IDLE", got, err)
+		}
+	})
 }

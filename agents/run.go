@@ -8,6 +8,7 @@ import (
 
 	"github.com/sonde-mesh/sonde/agents/observed"
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/meshview"
@@ -15,7 +16,7 @@ import (
 
 // Run rechecks rotations and records regularly until ctx ends. Then it ends all sessions, and waits for their handlers.
 func (s *Server) Run(ctx context.Context) error {
-	ticker := time.NewTicker(s.o.recheck)
+	ticker := time.NewTicker(recheckInterval)
 	defer ticker.Stop()
 	var servingCA <-chan struct{}
 	if s.o.ServingCA != nil {
@@ -40,6 +41,7 @@ func (s *Server) Run(ctx context.Context) error {
 // recheck forgets what has expired, and advances rotations that waited for it.
 func (s *Server) recheck(ctx context.Context) {
 	s.joins.Sweep()
+	s.observed.ObserveExpiry()
 	if s.mayForget() {
 		s.sessions.ForgetEnded()
 		s.observed.Forget(ctx, s.sessions)
@@ -48,10 +50,15 @@ func (s *Server) recheck(ctx context.Context) {
 	s.sessions.WakeAwaiting()
 	for _, name := range s.o.Authority.Meshes() {
 		s.o.Loop.Beat() // each of them may wait for the storage
-		s.rotations.Advance(ctx, name)
+		s.rotations.Mesh(name).Advance(ctx)
 	}
-	if s.serving != nil {
-		s.serving.Advance(ctx)
+	if s.o.ServingCA != nil {
+		s.o.Loop.Beat()
+		if err := s.o.ServingCA.CatchUp(ctx); err != nil && ctx.Err() == nil {
+			s.o.Logger.ErrorContext(ctx, "copies of the serving CA not written", "err", err)
+		}
+		s.rotations.ForgetMissed(ctx)
+		s.rotations.Serving().Advance(ctx)
 	}
 }
 
@@ -88,7 +95,7 @@ func (s *Server) Changed(c meshview.Change) {
 func (s *Server) Followed(meshName string) {
 	s.o.Peers.ChangedReplica()
 	s.sessions.WakeMesh(meshName)
-	s.rotations.Advance(context.Background(), meshName)
+	s.rotations.Mesh(meshName).Advance(context.Background())
 }
 
 // Publishing says that a change of the health of these proxies' inbounds is on its way to other proxies. Until the function is called that it
@@ -113,24 +120,24 @@ func (s *Server) SetDrained(ctx context.Context, p *meshview.Proxy, reason *stri
 	return s.observed.SetDrained(ctx, p, reason)
 }
 
-// Rotate starts a rotation of a mesh's CA, see rotation.Rotations.
+// Rotate starts a rotation of a mesh's CA, see rotation.Rotation.
 func (s *Server) Rotate(ctx context.Context, meshName string, force bool) (*adminv1.Rotation, error) {
-	return s.rotations.Rotate(ctx, meshName, force)
+	return s.rotations.Mesh(meshName).Rotate(ctx, force, false)
 }
 
 // Rotation returns the progress of a rotation, and changes nothing.
 func (s *Server) Rotation(ctx context.Context, meshName string) (*adminv1.Rotation, error) {
-	return s.rotations.Rotation(ctx, meshName)
+	return s.rotations.Mesh(meshName).Progress(ctx)
 }
 
-// RotateServing starts a rotation of the serving CA, see rotation.Serving.
+// RotateServing starts a rotation of the serving CA, see rotation.Rotation.
 func (s *Server) RotateServing(ctx context.Context, force, proceed bool) (*adminv1.Rotation, error) {
-	return s.serving.Rotate(ctx, force, proceed)
+	return s.rotations.Serving().Rotate(ctx, force, proceed)
 }
 
 // ServingRotation returns the progress of the rotation of the serving CA, and changes nothing.
 func (s *Server) ServingRotation(ctx context.Context) (*adminv1.Rotation, error) {
-	return s.serving.Rotation(ctx)
+	return s.rotations.Serving().Progress(ctx)
 }
 
 // Query asks the Envoy of a proxy for a view, see session.Sessions.
@@ -149,7 +156,9 @@ func (s *Server) Agents() map[mesh.ID]*adminv1.Agent { return s.sessions.Agents(
 func (s *Server) NotServing(id mesh.ID) map[netip.AddrPort]string { return s.observed.NotServing(id) }
 
 // PodLiveness returns what is known by all replicas of guarded liveness probes, by proxy. It must not be changed.
-func (s *Server) PodLiveness() map[mesh.ID]observed.PodLiveness { return s.observed.PodLiveness() }
+func (s *Server) PodLiveness() map[mesh.ID]agentv1.ReportedLiveness {
+	return s.observed.PodLiveness()
+}
 
 // Lacking returns the proxies whose agents have a session, with any replica, and not that feature.
 func (s *Server) Lacking(feature string) []mesh.ID { return s.sessions.Lacking(feature) }
@@ -157,7 +166,7 @@ func (s *Server) Lacking(feature string) []mesh.ID { return s.sessions.Lacking(f
 // WakeRestarts makes the session of a proxy, if it is here, send what Options.Restarts says now.
 func (s *Server) WakeRestarts(id mesh.ID) { s.sessions.Wake(id) }
 
-// RefusedListeners returns, to be shown, why the Envoy of a proxy refuses listeners of inbounds, by their address. The result must not be
+// RefusedListeners returns, to be shown, why the Envoy of a proxy refuses listeners, by their address. The result must not be
 // changed.
 func (s *Server) RefusedListeners(id mesh.ID) map[netip.AddrPort]string {
 	return s.observed.RefusedListeners(id)

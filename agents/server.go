@@ -20,11 +20,13 @@ import (
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
+	peerv1 "github.com/sonde-mesh/sonde/api/peer/v1"
+	"github.com/sonde-mesh/sonde/facts"
 	"github.com/sonde-mesh/sonde/health/heartbeat"
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/identity/serving"
 	"github.com/sonde-mesh/sonde/meshview"
-	"github.com/sonde-mesh/sonde/peers"
+	"github.com/sonde-mesh/sonde/replicas"
 )
 
 // Options of a Server.
@@ -36,7 +38,7 @@ type Options struct {
 	Tokens join.Authenticator
 	// Storage keeps which proxies drain. Default: that is only in memory, which is enough where something else says which
 	// endpoints get traffic, such as Kubernetes.
-	Storage observed.Storage
+	Storage facts.Storage
 	// Frozen says why nothing may follow from the silence of proxies, "" if something may. Default: something may.
 	Frozen func() string
 	// View returns the current view, nil before the first. Required.
@@ -48,26 +50,28 @@ type Options struct {
 	Observe func(proxy mesh.ID, o mesh.Observation)
 	// Replica is the name of this replica, "" where there are none.
 	Replica string
-	// Peers are the other replicas, which are told what this one knows; nil for none. The server is their peers.Local.
-	Peers *peers.Peers
+	// Peers are the other replicas, which are told what this one knows; nil for none. The server is their replicas.Local.
+	Peers *replicas.Peers
 	// Streams returns the ADS streams with this replica, for the others. Default: none.
 	Streams func() map[mesh.ID][]*adminv1.Stream
 	// Decisions returns what this replica has decided last about restarts, for the others. Default: nothing.
-	Decisions func(of peers.DecisionFilter) peers.Decisions
+	Decisions func(of *peerv1.ListDecisionsRequest) *peerv1.ListDecisionsPart
 	// Leads says that this replica advances rotations. Default: it does.
 	Leads func() bool
-	// ProbeFailed is told of probes that fail. It must return at once. Default: they are dropped.
-	ProbeFailed func(session.ProbeFailure)
+	// ProbeFailed is session.Options.ProbeFailed. Default: failures are dropped.
+	ProbeFailed func(identity.Subject, *agentv1.ProbeFailure)
 	// Restarts says what agents are told of restarts of containers whose guarded liveness probe fails. Default: none are granted, and agents
 	// tell the kubelet the truth.
 	Restarts session.Restarts
 	// Refused is told of joins that are refused, seldom for one address. It must return at once. Default: they are only logged.
 	Refused func(join.Refusal)
+	// Absent says why a proxy with a valid credential has no Dataplane, "" if nothing is known of that. Default: nothing is.
+	Absent func(identity.Subject) string
 	// Version of the control plane, to tell agents.
 	Version string
 	// ServingCA is by which agents verify the control plane, and is rotated. Default: agents are told none.
 	ServingCA *serving.Certificate
-	// ServingWaits are rotation.ServingOptions.Waits.
+	// ServingWaits are rotation.Options.ServingWaits.
 	ServingWaits []func(context.Context, serving.Rotation) []string
 	// Logger, default none.
 	Logger *slog.Logger
@@ -80,10 +84,9 @@ type Options struct {
 
 	joins    join.Limits
 	sessions session.Limits
-	// recheck is how often Run looks for expired certificates.
-	recheck time.Duration
 }
 
+// recheckInterval is how often Run looks for expired certificates.
 const recheckInterval = 5 * time.Second
 
 func (o *Options) setDefaults() error {
@@ -92,7 +95,6 @@ func (o *Options) setDefaults() error {
 	}
 	o.joins = cmp.Or(o.joins, join.DefaultLimits())
 	o.sessions = cmp.Or(o.sessions, session.DefaultLimits())
-	o.recheck = cmp.Or(o.recheck, recheckInterval)
 	if o.Leads == nil {
 		o.Leads = func() bool { return true }
 	}
@@ -100,7 +102,7 @@ func (o *Options) setDefaults() error {
 		o.Streams = func() map[mesh.ID][]*adminv1.Stream { return nil }
 	}
 	if o.Decisions == nil {
-		o.Decisions = func(peers.DecisionFilter) peers.Decisions { return peers.Decisions{} }
+		o.Decisions = func(*peerv1.ListDecisionsRequest) *peerv1.ListDecisionsPart { return nil }
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -109,10 +111,13 @@ func (o *Options) setDefaults() error {
 		o.Frozen = func() string { return "" }
 	}
 	if o.ProbeFailed == nil {
-		o.ProbeFailed = func(session.ProbeFailure) {}
+		o.ProbeFailed = func(identity.Subject, *agentv1.ProbeFailure) {}
 	}
 	if o.Refused == nil {
 		o.Refused = func(join.Refusal) {}
+	}
+	if o.Absent == nil {
+		o.Absent = func(identity.Subject) string { return "" }
 	}
 	if o.Now == nil {
 		o.Now = time.Now
@@ -131,7 +136,6 @@ type Server struct {
 	sessions  *session.Sessions
 	joins     *join.Server
 	rotations *rotation.Rotations
-	serving   *rotation.Serving // nil without a ServingCA
 }
 
 // New returns a server. It reads from the storage which proxies have joined and which drain, and passes that to Observe, so
@@ -159,32 +163,32 @@ func New(o Options) (*Server, error) {
 	s.sessions, err = session.New(session.Options{
 		ServingCA: trusted,
 		Authority: o.Authority, Observed: s.observed, Replica: o.Replica, Peers: o.Peers, View: o.View, ProbeFailed: o.ProbeFailed, Restarts: o.Restarts,
-		Frozen:    func() bool { return o.Frozen() != "" },
-		Reported:  func(ctx context.Context, meshName string) { s.rotations.Advance(ctx, meshName) },
-		Duplicate: func(ctx context.Context, who identity.Subject, err error) { s.joins.Duplicate(ctx, who, err) },
-		Version:   o.Version, Logger: o.Logger, Registerer: o.Registerer, Now: o.Now, Limits: o.sessions,
+		Frozen:   func() bool { return o.Frozen() != "" },
+		Reported: func(ctx context.Context, meshName string) { s.rotations.Mesh(meshName).Advance(ctx) },
+		Duplicate: func(ctx context.Context, who identity.Subject, process string, err error) {
+			s.joins.Duplicate(ctx, who, process, err)
+		},
+		Opened:  func(proxy mesh.ID, process string) { s.joins.Joined(proxy, process) },
+		Ended:   func(proxy mesh.ID, at time.Time) { s.joins.Ended(proxy, at) },
+		Version: o.Version, Logger: o.Logger, Registerer: o.Registerer, Now: o.Now, Limits: o.sessions,
 	})
 	if err != nil {
 		return nil, err
 	}
 	s.joins, err = join.New(join.Options{
 		Authority: o.Authority, Tokens: o.Tokens, Observed: s.observed, View: o.View, Bootstrap: o.Bootstrap, Waits: o.Peers.Changed, Refused: o.Refused,
-		Version:        o.Version,
+		Absent: o.Absent, Version: o.Version,
 		CheckDuplicate: s.sessions.CheckDuplicate, Logger: o.Logger, Registerer: o.Registerer, Now: o.Now, Limits: o.joins,
 	})
 	if err != nil {
 		return nil, err
 	}
 	s.rotations = rotation.New(rotation.Options{
-		Authority: o.Authority, View: o.View, Sessions: s.sessions, Leads: o.Leads, Replicas: o.Peers.Loaded, Advanced: o.Peers.ChangedReplica, Logger: o.Logger,
+		Authority: o.Authority, ServingCA: o.ServingCA, View: o.View, Sessions: s.sessions, Leads: o.Leads, Replicas: o.Peers.Loaded,
+		Advanced: o.Peers.ChangedReplica, ServingWaits: o.ServingWaits, Logger: o.Logger, Now: o.Now,
 	})
-	if o.ServingCA != nil {
-		s.serving = rotation.NewServing(rotation.ServingOptions{
-			CA: o.ServingCA, Authority: o.Authority, View: o.View, Sessions: s.sessions, Waits: o.ServingWaits, Leads: o.Leads, Replicas: o.Peers.Loaded, Advanced: o.Peers.ChangedReplica, Logger: o.Logger, Now: o.Now,
-		})
-	}
 	if o.Registerer != nil {
-		if err := o.Registerer.Register(&lostAgents{s}); err != nil {
+		if err := o.Registerer.Register(&awayAgents{s}); err != nil {
 			return nil, fmt.Errorf("register metrics of agents: %w", err)
 		}
 	}

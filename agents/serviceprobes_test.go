@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -14,20 +15,14 @@ import (
 	"github.com/sonde-mesh/sonde/agents"
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
-	"github.com/sonde-mesh/sonde/internal/waittest"
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
 // askedApplications waits until the agent is told how to ask its applications.
 func (a *agent) askedApplications() *agentv1.ServiceProbes {
 	a.h.t.Helper()
-	select {
-	case m := <-a.serviceProbes:
-		return m
-	case <-time.After(patience):
-		a.h.t.Fatal("not told how to ask the applications")
-		return nil
-	}
+	return next(a, "how to ask the applications", a.serviceProbes)
 }
 
 // says reports the state of inbounds, by "<ip:port> <reason>", or "<ip:port>" alone for one that is ready.
@@ -53,7 +48,7 @@ func (a *agent) heard() {
 // why waits until the reasons why applications of web-1 do not serve are these, by address.
 func (h *harness) why(want map[string]string) {
 	h.t.Helper()
-	waittest.Until(h.t, patience, "NotServing() (-want +got)", func() error {
+	h.until("NotServing() (-want +got)", func() error {
 		got := map[string]string{}
 		for at, reason := range h.server.NotServing("default/web-1") {
 			got[at.String()] = reason
@@ -76,15 +71,9 @@ func joinedWithProbe(t *testing.T, bend func(*agents.Options)) (*harness, *agent
 	t.Helper()
 	h := newHarness(t, bend)
 	h.put(withProbe(same))
-	h.builder.Synced("test")
-	h.eventually("the view has the dataplane", func() bool {
-		_, p := h.builder.View().Proxy("default/web-1")
-		return p != nil
-	})
+	h.synced()
 	a := h.agent("web-1")
-	if err := a.join(); err != nil {
-		t.Fatal(err)
-	}
+	a.mustJoin()
 	return h, a
 }
 
@@ -136,7 +125,7 @@ func TestServiceProbesOfADataplane(t *testing.T) {
 		}}},
 	}
 	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
+		virtual.Run(t, name, func(t *testing.T) {
 			h, a := joined(t, nil)
 			a.connect(false)
 			if m := a.askedApplications(); len(m.GetProbes()) != 0 {
@@ -154,160 +143,168 @@ func TestServiceProbesOfADataplane(t *testing.T) {
 }
 
 func TestApplicationOfAProxyThatHasJustJoined(t *testing.T) {
-	h, a := joinedWithProbe(t, nil)
-	h.becomes("web", meshview.NotReady, meshview.ApplicationNotReady)
-	h.why(map[string]string{web: notReported})
-	a.connect(false)
-	a.askedApplications()
-	a.says(web + " HTTP probe failed with statuscode: 500")
-	h.why(map[string]string{web: failed + "HTTP probe failed with statuscode: 500"})
-	h.becomes("web", meshview.NotReady, meshview.ApplicationNotReady)
-	a.says(web)
-	h.becomes("web", meshview.Ready, meshview.NoReason)
-	h.why(map[string]string{})
-	h.eventually("the line of the log", func() bool { return len(h.log.Lines("application ready", "inbound="+web)) > 0 }) // after the change
-	if lines := h.log.Lines("application ready", "inbound="+web); len(lines) != 1 {
-		t.Errorf("logged is %q", lines)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		h, a := joinedWithProbe(t, nil)
+		h.becomes("web", meshview.NotReady, meshview.ApplicationNotReady)
+		h.why(map[string]string{web: notReported})
+		a.connect(false)
+		a.askedApplications()
+		a.says(web + " HTTP probe failed with statuscode: 500")
+		h.why(map[string]string{web: failed + "HTTP probe failed with statuscode: 500"})
+		h.becomes("web", meshview.NotReady, meshview.ApplicationNotReady)
+		a.says(web)
+		h.becomes("web", meshview.Ready, meshview.NoReason)
+		h.why(map[string]string{})
+		h.eventually("the line of the log", func() bool { return len(h.log.Lines("application ready", "inbound="+web)) > 0 }) // after the change
+		if lines := h.log.Lines("application ready", "inbound="+web); len(lines) != 1 {
+			t.Errorf("logged is %q", lines)
+		}
+	})
 }
 
 // TestLastReportHolds breaks the session and restarts the control plane.
 func TestLastReportHolds(t *testing.T) {
-	h, a := joinedWithProbe(t, nil)
-	restart := func() {
-		h.restart()
-		h.put(withProbe(same))
-		h.builder.Synced("test")
-	}
-	restart()
-	h.becomes("web", meshview.NotReady, meshview.ApplicationNotReady)
-	h.why(map[string]string{web: notReported})
+	synctest.Test(t, func(t *testing.T) {
+		h, a := joinedWithProbe(t, nil)
+		restart := func() {
+			h.restart()
+			h.put(withProbe(same))
+			h.synced()
+		}
+		restart()
+		h.becomes("web", meshview.NotReady, meshview.ApplicationNotReady)
+		h.why(map[string]string{web: notReported})
 
-	a.connect(false)
-	a.says(web)
-	h.becomes("web", meshview.Ready, meshview.NoReason)
-	a.leave()
-	restart()
-	h.becomes("web", meshview.Ready, meshview.NoReason)
+		a.connect(false)
+		a.says(web)
+		h.becomes("web", meshview.Ready, meshview.NoReason)
+		a.leave()
+		restart()
+		h.becomes("web", meshview.Ready, meshview.NoReason)
 
-	a.connect(false)
-	a.says(web + " refused")
-	h.becomes("web", meshview.NotReady, meshview.ApplicationNotReady)
-	a.leave()
-	h.why(map[string]string{web: failed + "refused"})
-	restart()
-	h.becomes("web", meshview.NotReady, meshview.ApplicationNotReady)
-	h.why(map[string]string{web: failed + "refused"})
+		a.connect(false)
+		a.says(web + " refused")
+		h.becomes("web", meshview.NotReady, meshview.ApplicationNotReady)
+		a.leave()
+		h.why(map[string]string{web: failed + "refused"})
+		restart()
+		h.becomes("web", meshview.NotReady, meshview.ApplicationNotReady)
+		h.why(map[string]string{web: failed + "refused"})
 
-	a.connect(false) // it has not reported yet
-	a.askedApplications()
-	h.why(map[string]string{web: failed + "refused"})
-	a.says(web)
-	h.becomes("web", meshview.Ready, meshview.NoReason)
+		a.connect(false) // it has not reported yet
+		a.askedApplications()
+		h.why(map[string]string{web: failed + "refused"})
+		a.says(web)
+		h.becomes("web", meshview.Ready, meshview.NoReason)
+	})
 }
 
 // TestAgentThatHasDrainedStartsAgain has the agent end and start again, as with its machine.
 func TestAgentThatHasDrainedStartsAgain(t *testing.T) {
-	h, a := joinedWithProbe(t, nil)
-	a.connect(false)
-	a.says(web)
-	h.becomes("web", meshview.Ready, meshview.NoReason)
-	a.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Draining{Draining: &agentv1.Draining{}}})
-	h.becomes("web", meshview.Draining, meshview.NoReason)
-	a.leave()
-	a.connect(true) // it has lost its session, and drains on
-	h.becomes("web", meshview.Draining, meshview.NoReason)
-	a.leave()
-	a.connect(false)
-	h.becomes("web", meshview.NotReady, meshview.ApplicationNotReady)
-	h.why(map[string]string{web: notReported})
-	a.says(web)
-	h.becomes("web", meshview.Ready, meshview.NoReason)
+	synctest.Test(t, func(t *testing.T) {
+		h, a := joinedWithProbe(t, nil)
+		a.connect(false)
+		a.says(web)
+		h.becomes("web", meshview.Ready, meshview.NoReason)
+		a.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Draining{Draining: &agentv1.Draining{}}})
+		h.becomes("web", meshview.Draining, meshview.NoReason)
+		a.leave()
+		a.connect(true) // it has lost its session, and drains on
+		h.becomes("web", meshview.Draining, meshview.NoReason)
+		a.leave()
+		a.connect(false)
+		h.becomes("web", meshview.NotReady, meshview.ApplicationNotReady)
+		h.why(map[string]string{web: notReported})
+		a.says(web)
+		h.becomes("web", meshview.Ready, meshview.NoReason)
+	})
 }
 
 // TestReportBeforeTheFirstView comes while the control plane, which was restarted, knows of no Dataplane: the agent is asked again.
 func TestReportBeforeTheFirstView(t *testing.T) {
-	h, a := joinedWithProbe(t, nil)
-	a.connect(false)
-	a.says(web)
-	h.becomes("web", meshview.Ready, meshview.NoReason)
-	a.leave()
-	h.restart()
-	a.connect(false)
-	a.says(web + " refused")
-	a.heard()
-	h.put(withProbe(same))
-	h.builder.Synced("test")
-	h.becomes("web", meshview.Ready, meshview.NoReason) // by what it has said before the restart
-	a.askedApplications()
-	a.says(web + " refused")
-	h.becomes("web", meshview.NotReady, meshview.ApplicationNotReady)
+	synctest.Test(t, func(t *testing.T) {
+		h, a := joinedWithProbe(t, nil)
+		a.connect(false)
+		a.says(web)
+		h.becomes("web", meshview.Ready, meshview.NoReason)
+		a.leave()
+		h.restart()
+		a.connect(false)
+		a.says(web + " refused")
+		a.heard()
+		h.put(withProbe(same))
+		h.synced()
+		h.becomes("web", meshview.Ready, meshview.NoReason) // by what it has said before the restart
+		a.askedApplications()
+		a.says(web + " refused")
+		h.becomes("web", meshview.NotReady, meshview.ApplicationNotReady)
 
-	h.builder.Delete("test", withProbe(same).Key())
-	h.eventually("the dataplane is gone", func() bool {
-		_, p := h.builder.View().Proxy("default/web-1")
-		return p == nil
+		h.delete("web-1")
+		a.says(web)
+		a.heard()
+		h.put(withProbe(same))
+		if m := a.askedApplications(); len(m.GetProbes()) != 1 {
+			t.Errorf("told %v", m)
+		}
+		h.becomes("web", meshview.NotReady, meshview.ApplicationNotReady)
 	})
-	a.says(web)
-	a.heard()
-	h.put(withProbe(same))
-	if m := a.askedApplications(); len(m.GetProbes()) != 1 {
-		t.Errorf("told %v", m)
-	}
-	h.becomes("web", meshview.NotReady, meshview.ApplicationNotReady)
 }
 
 // TestProbeOfAnInboundThatServes adds a probe, as to all replicas of a service at once, and an inbound.
 func TestProbeOfAnInboundThatServes(t *testing.T) {
-	h, a := joined(t, nil)
-	a.connect(false)
-	h.becomes("web", meshview.Ready, meshview.NoReason)
-	h.put(withProbe(func(d *mesh.Dataplane) {
-		d.Spec.Networking.Inbound = append(d.Spec.Networking.Inbound, mesh.Inbound{
-			Port: 9090, Tags: mesh.Tags{mesh.TagService: "more"}, ServiceProbe: &mesh.ServiceProbe{},
-		})
-	}))
-	h.server.ObserveListeners("default/web-1", accepted(web, "10.0.0.1:9090"))
-	h.why(map[string]string{"10.0.0.1:9090": notReported})
-	h.becomes("more", meshview.NotReady, meshview.ApplicationNotReady)
-	h.becomes("web", meshview.Ready, meshview.NoReason)
-	a.says(web+" refused", "10.0.0.1:9090")
-	h.becomes("web", meshview.NotReady, meshview.ApplicationNotReady)
-	h.becomes("more", meshview.Ready, meshview.NoReason)
+	synctest.Test(t, func(t *testing.T) {
+		h, a := joined(t, nil)
+		a.connect(false)
+		h.becomes("web", meshview.Ready, meshview.NoReason)
+		h.put(withProbe(func(d *mesh.Dataplane) {
+			d.Spec.Networking.Inbound = append(d.Spec.Networking.Inbound, mesh.Inbound{
+				Port: 9090, Tags: mesh.Tags{mesh.TagService: "more"}, ServiceProbe: &mesh.ServiceProbe{},
+			})
+		}))
+		h.server.ObserveListeners("default/web-1", accepted(web, "10.0.0.1:9090"))
+		h.why(map[string]string{"10.0.0.1:9090": notReported})
+		h.becomes("more", meshview.NotReady, meshview.ApplicationNotReady)
+		h.becomes("web", meshview.Ready, meshview.NoReason)
+		a.says(web+" refused", "10.0.0.1:9090")
+		h.becomes("web", meshview.NotReady, meshview.ApplicationNotReady)
+		h.becomes("more", meshview.Ready, meshview.NoReason)
 
-	h.put(dataplane("default", "web-1", "web")) // without its probe
-	h.becomes("web", meshview.Ready, meshview.NoReason)
-	h.why(map[string]string{})
-	h.put(withProbe(same))
-	h.becomes("web", meshview.Ready, meshview.NoReason)
+		h.put(dataplane("default", "web-1", "web")) // without its probe
+		h.becomes("web", meshview.Ready, meshview.NoReason)
+		h.why(map[string]string{})
+		h.put(withProbe(same))
+		h.becomes("web", meshview.Ready, meshview.NoReason)
+	})
 }
 
 // TestAgentThatIsTooOld never reports, so that its inbounds must not wait for that.
 func TestAgentThatIsTooOld(t *testing.T) {
-	h, a := joinedWithProbe(t, nil)
-	h.becomes("web", meshview.NotReady, meshview.ApplicationNotReady)
-	a.features = nil
-	a.connect(false)
-	h.becomes("web", meshview.Ready, meshview.NoReason)
-	h.put(withProbe(func(d *mesh.Dataplane) {
-		d.Spec.Networking.Inbound = append(d.Spec.Networking.Inbound, mesh.Inbound{
-			Port: 9090, Tags: mesh.Tags{mesh.TagService: "more"}, ServiceProbe: &mesh.ServiceProbe{},
-		})
-	}))
-	h.server.ObserveListeners("default/web-1", accepted(web, "10.0.0.1:9090"))
-	h.becomes("more", meshview.Ready, meshview.NoReason)
-	if len(a.serviceProbes) > 0 {
-		t.Errorf("told %v", <-a.serviceProbes)
-	}
-	if lines := h.log.Lines("level=WARN", "agent is too old for serviceProbe", "health.ready alone decides"); len(lines) != 1 {
-		t.Errorf("logged is %q", lines)
-	}
-	a.leave() // it is upgraded
-	a.features = []string{"service-probes"}
-	a.connect(false)
-	a.askedApplications()
-	a.says(web + " refused")
-	h.becomes("web", meshview.NotReady, meshview.ApplicationNotReady)
+	synctest.Test(t, func(t *testing.T) {
+		h, a := joinedWithProbe(t, nil)
+		h.becomes("web", meshview.NotReady, meshview.ApplicationNotReady)
+		a.features = nil
+		a.connect(false)
+		h.becomes("web", meshview.Ready, meshview.NoReason)
+		h.put(withProbe(func(d *mesh.Dataplane) {
+			d.Spec.Networking.Inbound = append(d.Spec.Networking.Inbound, mesh.Inbound{
+				Port: 9090, Tags: mesh.Tags{mesh.TagService: "more"}, ServiceProbe: &mesh.ServiceProbe{},
+			})
+		}))
+		h.server.ObserveListeners("default/web-1", accepted(web, "10.0.0.1:9090"))
+		h.becomes("more", meshview.Ready, meshview.NoReason)
+		if len(a.serviceProbes) > 0 {
+			t.Errorf("told %v", <-a.serviceProbes)
+		}
+		if lines := h.log.Lines("level=WARN", "agent is too old for serviceProbe", "health.ready alone decides"); len(lines) != 1 {
+			t.Errorf("logged is %q", lines)
+		}
+		a.leave() // it is upgraded
+		a.features = []string{"service-probes"}
+		a.connect(false)
+		a.askedApplications()
+		a.says(web + " refused")
+		h.becomes("web", meshview.NotReady, meshview.ApplicationNotReady)
+	})
 }
 
 func TestReadinessThatIsWrong(t *testing.T) {
@@ -325,7 +322,7 @@ func TestReadinessThatIsWrong(t *testing.T) {
 		"a long string": {[]string{strings.Repeat("x", 10000)}, `readiness: inbound: "` + strings.Repeat("x", 64) + `": must be ip:port`},
 	}
 	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
+		virtual.Run(t, name, func(t *testing.T) {
 			_, a := joinedWithProbe(t, nil)
 			a.connect(false)
 			a.says(tc.inbounds...)
@@ -336,13 +333,15 @@ func TestReadinessThatIsWrong(t *testing.T) {
 
 // TestReadinessOfOthersIsIgnored reports inbounds without a probe, and a reason that is too long.
 func TestReadinessOfOthersIsIgnored(t *testing.T) {
-	h, a := joinedWithProbe(t, nil)
-	h.put(dataplane("default", "web-2", "web"))
-	a.connect(false)
-	a.says("10.0.0.1:9090 refused", "10.0.0.2:8080 refused")
-	a.says(web + " " + strings.Repeat("x", 1000))
-	h.why(map[string]string{web: failed + strings.Repeat("x", 512)})
-	a.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Readiness{}}) // of nothing
-	a.says(web)
-	h.why(map[string]string{})
+	synctest.Test(t, func(t *testing.T) {
+		h, a := joinedWithProbe(t, nil)
+		h.put(dataplane("default", "web-2", "web"))
+		a.connect(false)
+		a.says("10.0.0.1:9090 refused", "10.0.0.2:8080 refused")
+		a.says(web + " " + strings.Repeat("x", 1000))
+		h.why(map[string]string{web: failed + strings.Repeat("x", 512)})
+		a.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Readiness{}}) // of nothing
+		a.says(web)
+		h.why(map[string]string{})
+	})
 }

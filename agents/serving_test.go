@@ -3,10 +3,11 @@ package agents_test
 import (
 	"context"
 	"encoding/json"
-	"path/filepath"
+	"errors"
 	"slices"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -18,9 +19,11 @@ import (
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/identity"
+	"github.com/sonde-mesh/sonde/identity/ca"
 	"github.com/sonde-mesh/sonde/identity/serving"
+	"github.com/sonde-mesh/sonde/internal/testing/secrettest"
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 	"github.com/sonde-mesh/sonde/meshview"
-	"github.com/sonde-mesh/sonde/store"
 )
 
 // following is an agent that follows the rotation of the serving CA, with a session in which it has put in place what it was told.
@@ -28,9 +31,7 @@ func (h *harness) following(name string) *agent {
 	h.t.Helper()
 	a := h.agent(name)
 	a.features = append(a.features, agentv1.FeatureServingCA)
-	if err := a.join(); err != nil {
-		h.t.Fatal(err)
-	}
+	a.mustJoin()
 	a.connect(false)
 	a.obey()
 	h.eventually(name+" is known to follow", func() bool {
@@ -89,9 +90,8 @@ func (h *harness) reachable(all ...*agent) {
 }
 
 func TestServingCARotation(t *testing.T) {
-	t.Parallel()
 	for name, restart := range map[string]bool{"in one go": false, "with a restart at each step": true} {
-		t.Run(name, func(t *testing.T) {
+		virtual.Run(t, name, func(t *testing.T) {
 			h, all := followers(t)
 			again := func() {
 				t.Helper()
@@ -150,31 +150,32 @@ func TestServingCARotation(t *testing.T) {
 
 // TestAgentAwayButForOneStep was told of both, and comes back when all is over.
 func TestAgentAwayButForOneStep(t *testing.T) {
-	h, all := followers(t)
-	h.rotateServing(false, true)
-	all[2].obey()
-	h.servingIs(adminv1.Rotation_TRUST_BOTH, "web-1", "web-2")
-	all[2].leave()
-	all[0].obey()
-	all[1].obey()
-	h.servingIs(adminv1.Rotation_TRUST_NEW, "web-1", "web-2", "web-3")
-	h.ahead.Store(int64(2 * time.Minute))
-	h.rotateServing(true, true)
-	all[0].obey()
-	all[1].obey()
-	if got := h.servingIs(adminv1.Rotation_IDLE); len(got.GetMissed()) > 0 {
-		t.Errorf("missed = %v, want none: web-3 trusts the new CA", got.GetMissed())
-	}
-	all[2].connect(false)
-	all[2].obey()
-	if len(all[2].servingCA.GetRoots()) != 1 {
-		t.Errorf("told %v, want the new CA alone", all[2].servingCA)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		h, all := followers(t)
+		h.rotateServing(false, true)
+		all[2].obey()
+		h.servingIs(adminv1.Rotation_TRUST_BOTH, "web-1", "web-2")
+		all[2].leave()
+		all[0].obey()
+		all[1].obey()
+		h.servingIs(adminv1.Rotation_TRUST_NEW, "web-1", "web-2", "web-3")
+		h.ahead.Store(int64(2 * time.Minute))
+		h.rotateServing(true, true)
+		all[0].obey()
+		all[1].obey()
+		if got := h.servingIs(adminv1.Rotation_IDLE); len(got.GetMissed()) > 0 {
+			t.Errorf("missed = %v, want none: web-3 trusts the new CA", got.GetMissed())
+		}
+		all[2].connect(false)
+		all[2].obey()
+		if len(all[2].servingCA.GetRoots()) != 1 {
+			t.Errorf("told %v, want the new CA alone", all[2].servingCA)
+		}
+	})
 }
 
 // TestAgentThatMissesAll is silent, and the rotation does not wait for it.
 func TestAgentThatMissesAll(t *testing.T) {
-	t.Parallel()
 	tests := map[string]struct {
 		force bool
 		ahead time.Duration
@@ -183,10 +184,9 @@ func TestAgentThatMissesAll(t *testing.T) {
 		"its certificate has expired": {false, 25 * time.Hour},
 	}
 	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
+		virtual.Run(t, name, func(t *testing.T) {
 			h, all := followers(t)
 			all[2].leave()
-			h.eventually("web-3 is silent", func() bool { return len(h.server.Agents()) == 2 })
 			h.rotateServing(tc.force, true)
 			all[0].obey()
 			all[1].obey()
@@ -220,9 +220,7 @@ func TestAgentThatMissesAll(t *testing.T) {
 			missed("default/web-3") // a restart does not forget it
 
 			all[2].trusted = h.serving.CA() // it was given the file
-			if err := all[2].join(); err != nil {
-				t.Fatal(err)
-			}
+			all[2].mustJoin()
 			all[2].connect(false)
 			all[2].obey()
 			h.eventually("web-3 is forgotten", func() bool { return len(h.serving.Rotation().Missed) == 0 })
@@ -233,144 +231,188 @@ func TestAgentThatMissesAll(t *testing.T) {
 }
 
 func TestMissedProxyIsRemoved(t *testing.T) {
-	h, all := followers(t)
-	all[2].leave()
-	h.eventually("web-3 is silent", func() bool { return len(h.server.Agents()) == 2 })
-	h.ahead.Store(int64(2 * time.Minute))
-	h.rotateServing(true, true)
-	all[0].obey()
-	all[1].obey()
-	h.eventually("web-3 is missed", func() bool { return slices.Equal(h.serving.Rotation().Missed, []string{"default/web-3"}) })
-	h.builder.Delete("test", dataplane("default", "web-3", "web").Key())
-	h.eventually("web-3 is forgotten", func() bool { return len(h.serving.Rotation().Missed) == 0 })
+	synctest.Test(t, func(t *testing.T) {
+		h, all := followers(t)
+		all[2].leave()
+		h.ahead.Store(int64(2 * time.Minute))
+		h.rotateServing(true, true)
+		all[0].obey()
+		all[1].obey()
+		h.eventually("web-3 is missed", func() bool { return slices.Equal(h.serving.Rotation().Missed, []string{"default/web-3"}) })
+		h.delete("web-3")
+		h.eventually("web-3 is forgotten", func() bool { return len(h.serving.Rotation().Missed) == 0 })
+	})
 }
 
 // TestOutdatedAgentIsWaitedFor has an agent of an earlier release, which is served as before.
 func TestOutdatedAgentIsWaitedFor(t *testing.T) {
-	h := newHarness(t, nil)
-	h.fill("web-1")
-	a := h.agent("web-1")
-	if err := a.join(); err != nil {
-		t.Fatal(err)
-	}
-	a.connect(false)
-	a.report()
-	h.rotateServing(true, true)
-	got := h.servingIs(adminv1.Rotation_TRUST_BOTH, "web-1")
-	if w := got.GetWaiting()[0]; w.GetSilent() || !w.GetOutdated() {
-		t.Errorf("waiting = %v, want an outdated agent that is connected", w)
-	}
-	h.reachable(a)
-	a.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_InUse{InUse: a.inUse()}})
-	h.rotate(false)
-	a.obey() // the next message is about the mesh's CA
-	h.servingIs(adminv1.Rotation_TRUST_BOTH, "web-1")
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarness(t, nil)
+		h.fill("web-1")
+		a := h.joined("web-1")
+		a.report()
+		h.rotateServing(true, true)
+		got := h.servingIs(adminv1.Rotation_TRUST_BOTH, "web-1")
+		if w := got.GetWaiting()[0]; w.GetSilent() || !w.GetOutdated() {
+			t.Errorf("waiting = %v, want an outdated agent that is connected", w)
+		}
+		h.reachable(a)
+		a.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_InUse{InUse: a.inUse()}})
+		h.rotate(false)
+		a.obey() // the next message is about the mesh's CA
+		h.servingIs(adminv1.Rotation_TRUST_BOTH, "web-1")
+	})
 }
 
 // TestServingCARotationWaitsForOthers has another replica, or an API server, that lags in each step.
 func TestServingCARotationWaitsForOthers(t *testing.T) {
-	var loaded atomic.Pointer[identity.Step] // the last step that the other one has loaded
-	none := identity.StepNone
-	loaded.Store(&none)
-	h := newHarness(t, func(o *agents.Options) {
-		o.ServingWaits = []func(context.Context, serving.Rotation) []string{func(_ context.Context, r serving.Rotation) []string {
-			if r.Step != *loaded.Load() {
-				return []string{"replica b has not loaded step " + string(r.Step)}
-			}
-			return nil
-		}}
-	})
-	h.fill("web-1")
-	a := h.following("web-1")
-	h.rotateServing(false, true)
-	a.obey()
-	steps := []identity.Step{identity.StepTrustBoth, identity.StepRenewLeaves, identity.StepTrustNew}
-	for i, shown := range []adminv1.Rotation_Step{adminv1.Rotation_TRUST_BOTH, adminv1.Rotation_RENEW_LEAVES, adminv1.Rotation_TRUST_NEW} {
-		if steps[i] == identity.StepTrustNew {
-			a.obey()
-		}
-		got := h.servingIs(shown)
-		if want := []string{"replica b has not loaded step " + string(steps[i])}; !slices.Equal(got.GetOthers(), want) || got.GetPaused() {
-			t.Errorf("others = %q, want %q", got.GetOthers(), want)
-		}
+	synctest.Test(t, func(t *testing.T) {
+		var loaded atomic.Pointer[ca.Step] // the last step that the other one has loaded
+		none := ca.StepNone
+		loaded.Store(&none)
+		h := newHarness(t, func(o *agents.Options) {
+			o.ServingWaits = []func(context.Context, serving.Rotation) []string{func(_ context.Context, r serving.Rotation) []string {
+				if r.Step != *loaded.Load() {
+					return []string{"replica b has not loaded step " + string(r.Step)}
+				}
+				return nil
+			}}
+		})
+		h.fill("web-1")
+		a := h.following("web-1")
 		h.rotateServing(false, true)
-		h.reachable(a)
-		h.servingIs(shown)
-		loaded.Store(&steps[i])
-	}
-	h.servingIs(adminv1.Rotation_IDLE)
+		a.obey()
+		steps := []ca.Step{ca.StepTrustBoth, ca.StepRenewLeaves, ca.StepTrustNew}
+		for i, shown := range []adminv1.Rotation_Step{adminv1.Rotation_TRUST_BOTH, adminv1.Rotation_RENEW_LEAVES, adminv1.Rotation_TRUST_NEW} {
+			if steps[i] == ca.StepTrustNew {
+				a.obey()
+			}
+			got := h.servingIs(shown)
+			if want := []string{"replica b has not loaded step " + string(steps[i])}; !slices.Equal(got.GetOthers(), want) || got.GetPaused() {
+				t.Errorf("others = %q, want %q", got.GetOthers(), want)
+			}
+			h.rotateServing(false, true)
+			h.reachable(a)
+			h.servingIs(shown)
+			loaded.Store(&steps[i])
+		}
+		h.servingIs(adminv1.Rotation_IDLE)
+	})
 }
 
 // TestAgentAheadIsToldNothing reports newer CAs than this replica knows.
+// TestServingCARotationGoesOnAfterAFullDisk has a disk on which the copies have no space when a step begins.
+func TestServingCARotationGoesOnAfterAFullDisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var full atomic.Bool
+		storage := &secrettest.Memory{Fail: func(name string) error {
+			if full.Load() && name == "serving-ca.crt" {
+				return errors.New("disk full")
+			}
+			return nil
+		}}
+		h := newHarness(t, func(o *agents.Options) {
+			var err error
+			if o.ServingCA, err = serving.Open(t.Context(), serving.Options{Storage: storage}); err != nil {
+				t.Fatal(err)
+			}
+		})
+		h.fill()
+		waits := func(step adminv1.Rotation_Step) {
+			t.Helper()
+			time.Sleep(time.Minute)
+			got, want := h.servingIs(step), []string{"write serving-ca.crt: disk full"}
+			if !slices.Equal(got.GetOthers(), want) || got.GetPaused() {
+				t.Errorf("others = %q, paused %v, want %q", got.GetOthers(), got.GetPaused(), want)
+			}
+		}
+		full.Store(true)
+		if _, err := h.server.RotateServing(t.Context(), false, false); err == nil {
+			t.Error("RotateServing() does not say that the copies are not written")
+		}
+		waits(adminv1.Rotation_TRUST_BOTH)
+		full.Store(false)
+		time.Sleep(time.Minute)
+		if got := h.servingIs(adminv1.Rotation_TRUST_BOTH); !got.GetPaused() || len(got.GetOthers()) > 0 {
+			t.Errorf("others = %q, paused %v, want paused alone", got.GetOthers(), got.GetPaused())
+		}
+		full.Store(true)
+		h.rotateServing(false, true)
+		waits(adminv1.Rotation_RENEW_LEAVES)
+		full.Store(false)
+		h.servingIs(adminv1.Rotation_IDLE)
+	})
+}
+
 func TestAgentAheadIsToldNothing(t *testing.T) {
-	h := newHarness(t, nil)
-	h.fill("web-1")
-	a := h.following("web-1")
-	a.leave()
-	a.servingCA = &agentv1.Bundle{Id: "newer", Epoch: a.servingCA.GetEpoch() + 1}
-	a.connect(false)
-	h.rotate(false)
-	if m := a.receive(); m.GetBundle() == nil {
-		t.Errorf("told %v, want that the next message is about the mesh's CA", m)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarness(t, nil)
+		h.fill("web-1")
+		a := h.following("web-1")
+		a.leave()
+		a.servingCA = &agentv1.Bundle{Id: "newer", Epoch: a.servingCA.GetEpoch() + 1}
+		a.connect(false)
+		h.rotate(false)
+		if m := a.receive(); m.GetBundle() == nil {
+			t.Errorf("told %v, want that the next message is about the mesh's CA", m)
+		}
+	})
 }
 
 // TestBootstrapSaysWhatTheAgentDoes joins as an agent of an earlier release, as one that writes the file of CAs, and as one that takes records.
 func TestBootstrapSaysWhatTheAgentDoes(t *testing.T) {
-	h := newHarness(t, func(o *agents.Options) {
-		o.Bootstrap = func(_ *meshview.Proxy, s join.Sidecar) ([]byte, error) {
-			return json.Marshal(map[string]bool{agentv1.FeatureServingCA: s.ServingCAFile, agentv1.FeaturePlaintext: s.Records})
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarness(t, func(o *agents.Options) {
+			o.Bootstrap = func(_ *meshview.Proxy, s join.Sidecar) ([]byte, error) {
+				return json.Marshal(map[string]bool{agentv1.FeatureServingCA: s.ServingCAFile, agentv1.FeaturePlaintext: s.Records})
+			}
+		})
+		h.fill("web-1")
+		a := h.agent("web-1")
+		for want, features := range map[string][]string{
+			`{"plaintext":false,"serving-ca":false}`: nil,
+			`{"plaintext":false,"serving-ca":true}`:  {agentv1.FeatureServingCA},
+			`{"plaintext":true,"serving-ca":true}`:   {agentv1.FeatureServingCA, agentv1.FeaturePlaintext},
+		} {
+			_, request := csr(t)
+			conn := a.dial()
+			response, err := agentv1.NewAgentServiceClient(conn).Join(t.Context(), &agentv1.JoinRequest{
+				Mesh: "default", Name: "web-1", Token: a.token, Csr: request, ControlPlaneAddress: "cp:5678", Features: features,
+			})
+			_ = conn.Close()
+			if err != nil || string(response.GetBootstrap()) != want {
+				t.Errorf("features %v: bootstrap for %s, %v, want %s", features, response.GetBootstrap(), err, want)
+			}
 		}
 	})
-	h.fill("web-1")
-	a := h.agent("web-1")
-	for want, features := range map[string][]string{
-		`{"plaintext":false,"serving-ca":false}`: nil,
-		`{"plaintext":false,"serving-ca":true}`:  {agentv1.FeatureServingCA},
-		`{"plaintext":true,"serving-ca":true}`:   {agentv1.FeatureServingCA, agentv1.FeaturePlaintext},
-	} {
-		_, request := csr(t)
-		conn := a.dial()
-		response, err := agentv1.NewAgentServiceClient(conn).Join(t.Context(), &agentv1.JoinRequest{
-			Mesh: "default", Name: "web-1", Token: a.token, Csr: request, ControlPlaneAddress: "cp:5678", Features: features,
-		})
-		_ = conn.Close()
-		if err != nil || string(response.GetBootstrap()) != want {
-			t.Errorf("features %v: bootstrap for %s, %v, want %s", features, response.GetBootstrap(), err, want)
-		}
-	}
 }
 
 // TestServingCARotationOfPods knows nothing of the agents after a restart, and waits for each of the view.
 func TestServingCARotationOfPods(t *testing.T) {
-	state, err := store.OpenState(filepath.Join(t.TempDir(), "state"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = state.Close() })
-	h := &harness{t: t, state: state, pods: true}
-	h.start()
-	t.Cleanup(func() { h.stop() })
-	h.fill("web-1", "web-2", "web-3")
-	all := []*agent{h.following("web-1"), h.following("web-2"), h.following("web-3")}
-	h.rotateServing(false, true)
-	for _, a := range all[:2] {
-		a.obey()
-	}
-	for _, a := range all {
-		a.leave()
-	}
-	h.restart()
-	h.fill("web-1", "web-2", "web-3")
-	h.servingIs(adminv1.Rotation_TRUST_BOTH, "web-1", "web-2", "web-3")
-	for _, a := range all {
-		a.connect(false)
-	}
-	h.servingIs(adminv1.Rotation_TRUST_BOTH, "web-3")
-	all[2].obey()
-	h.servingIs(adminv1.Rotation_TRUST_NEW, "web-1", "web-2", "web-3")
-	for _, a := range all {
-		a.obey()
-	}
-	h.servingIs(adminv1.Rotation_IDLE)
+	synctest.Test(t, func(t *testing.T) {
+		h := &harness{pods: true}
+		h.open(t)
+		h.fill("web-1", "web-2", "web-3")
+		all := []*agent{h.following("web-1"), h.following("web-2"), h.following("web-3")}
+		h.rotateServing(false, true)
+		for _, a := range all[:2] {
+			a.obey()
+		}
+		for _, a := range all {
+			a.leave()
+		}
+		h.restart()
+		h.fill("web-1", "web-2", "web-3")
+		h.servingIs(adminv1.Rotation_TRUST_BOTH, "web-1", "web-2", "web-3")
+		for _, a := range all {
+			a.connect(false)
+		}
+		h.servingIs(adminv1.Rotation_TRUST_BOTH, "web-3")
+		all[2].obey()
+		h.servingIs(adminv1.Rotation_TRUST_NEW, "web-1", "web-2", "web-3")
+		for _, a := range all {
+			a.obey()
+		}
+		h.servingIs(adminv1.Rotation_IDLE)
+	})
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -17,6 +18,7 @@ import (
 	"github.com/sonde-mesh/sonde/agents"
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
@@ -26,9 +28,7 @@ func joined(t *testing.T, bend func(*agents.Options)) (*harness, *agent) {
 	h := newHarness(t, bend)
 	h.fill("web-1")
 	a := h.agent("web-1")
-	if err := a.join(); err != nil {
-		t.Fatal(err)
-	}
+	a.mustJoin()
 	return h, a
 }
 
@@ -44,76 +44,80 @@ func unknown() *agentv1.AgentMessage {
 }
 
 func TestSessionIsShownToPeople(t *testing.T) {
-	h, a := joined(t, nil)
-	a.connect(false)
-	h.eventually("the agent is listed with what it uses", func() bool {
-		return h.server.Agents()["default/web-1"].GetLeafSerial() != ""
-	})
-	got := h.server.Agents()["default/web-1"]
-	if since := got.GetConnectedSince().AsTime(); time.Since(since) > patience {
-		t.Errorf("connected since %s", since)
-	}
-	got.ConnectedSince = nil
-	want := &adminv1.Agent{
-		Version: "0.1", EnvoyVersion: "1.40.0", Features: []string{"a", "queries", "service-probes"}, BundleId: a.bundle.GetId(),
-		LeafSerial: a.leaf.SerialNumber.Text(16), CertificateExpires: timestamppb.New(a.leaf.NotAfter),
-	}
-	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
-		t.Error(diff)
-	}
-	if n := h.metric("sonde_agents_connected", ""); n != 1 {
-		t.Errorf("sonde_agents_connected = %v, want 1", n)
-	}
-	long := strings.Repeat("1", 1000)
-	a.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Version{Version: &agentv1.Version{Sonde: "0.2", Envoy: long}}})
-	h.eventually("the new versions are listed", func() bool {
+	synctest.Test(t, func(t *testing.T) {
+		h, a := joined(t, nil)
+		began := time.Now()
+		a.connect(false)
+		h.eventually("the agent is listed with what it uses", func() bool {
+			return h.server.Agents()["default/web-1"].GetLeafSerial() != ""
+		})
 		got := h.server.Agents()["default/web-1"]
-		return got.GetVersion() == "0.2" && got.GetEnvoyVersion() == long[:64]
+		want := &adminv1.Agent{
+			ConnectedSince: timestamppb.New(began),
+			Version:        "0.1", EnvoyVersion: "1.40.0", Features: []string{"a", "queries", "service-probes"}, BundleId: a.bundle.GetId(),
+			LeafSerial: a.leaf.SerialNumber.Text(16), CertificateExpires: timestamppb.New(a.leaf.NotAfter),
+		}
+		if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
+			t.Error(diff)
+		}
+		if n := h.metric("sonde_agents_connected", ""); n != 1 {
+			t.Errorf("sonde_agents_connected = %v, want 1", n)
+		}
+		long := strings.Repeat("1", 1000)
+		a.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Version{Version: &agentv1.Version{Sonde: "0.2", Envoy: long}}})
+		h.eventually("the new versions are listed", func() bool {
+			got := h.server.Agents()["default/web-1"]
+			return got.GetVersion() == "0.2" && got.GetEnvoyVersion() == long[:64]
+		})
+		a.leave()
+		h.eventually("no agent is connected", func() bool { return len(h.server.Agents()) == 0 })
 	})
-	a.leave()
-	h.eventually("no agent is connected", func() bool { return len(h.server.Agents()) == 0 })
 }
 
 func TestUnsupportedVersionIsShown(t *testing.T) {
-	h, a := joined(t, func(o *agents.Options) { o.Version = "v0.3.0" })
-	a.open()
-	a.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Hello{Hello: &agentv1.Hello{InUse: a.inUse()}}})
-	for version, problem := range map[string]bool{"v0.1.0": true, "v0.2.9": false} {
-		a.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Version{Version: &agentv1.Version{Sonde: version}}})
-		h.eventually("what is wrong with version "+version, func() bool {
-			got := h.server.Agents()["default/web-1"]
-			return got.GetVersion() == version && (got.GetVersionSkew() != "") == problem
-		})
-	}
+	synctest.Test(t, func(t *testing.T) {
+		h, a := joined(t, func(o *agents.Options) { o.Version = "v0.3.0" })
+		a.open()
+		a.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Hello{Hello: &agentv1.Hello{InUse: a.inUse()}}})
+		for version, problem := range map[string]bool{"v0.1.0": true, "v0.2.9": false} {
+			a.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Version{Version: &agentv1.Version{Sonde: version}}})
+			h.eventually("what is wrong with version "+version, func() bool {
+				got := h.server.Agents()["default/web-1"]
+				return got.GetVersion() == version && (got.GetVersionSkew() != "") == problem
+			})
+		}
+	})
 }
 
 // TestEnvoyThatDoesNotRun is shown while the session lasts that says so.
 func TestEnvoyThatDoesNotRun(t *testing.T) {
-	h, a := joined(t, nil)
-	a.connect(false)
-	says := func(down string) {
-		a.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_EnvoyState{EnvoyState: &agentv1.EnvoyState{Down: down}}})
-	}
-	shown := func(want string) {
-		t.Helper()
-		h.eventually("what is shown of its Envoy is "+want, func() bool {
-			got := h.server.Agents()["default/web-1"]
-			return got != nil && got.GetEnvoyDown() == want
-		})
-	}
-	shown("")
-	says("exit status 1" + strings.Repeat(".", 1000))
-	shown(("exit status 1" + strings.Repeat(".", 1000))[:512])
-	says("")
-	shown("")
-	says("exit status 2")
-	shown("exit status 2")
-	b := *a
-	b.connect(false)
-	shown("")
-	if n := len(h.log.Lines("level=WARN", "envoy of a proxy does not run", "web-1")); n != 2 {
-		t.Errorf("it is logged %d times, want twice", n)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		h, a := joined(t, nil)
+		a.connect(false)
+		says := func(down string) {
+			a.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_EnvoyState{EnvoyState: &agentv1.EnvoyState{Down: down}}})
+		}
+		shown := func(want string) {
+			t.Helper()
+			h.eventually("what is shown of its Envoy is "+want, func() bool {
+				got := h.server.Agents()["default/web-1"]
+				return got != nil && got.GetEnvoyDown() == want
+			})
+		}
+		shown("")
+		says("exit status 1" + strings.Repeat(".", 1000))
+		shown(("exit status 1" + strings.Repeat(".", 1000))[:512])
+		says("")
+		shown("")
+		says("exit status 2")
+		shown("exit status 2")
+		b := *a
+		b.connect(false)
+		shown("")
+		if n := len(h.log.Lines("level=WARN", "envoy of a proxy does not run", "web-1")); n != 2 {
+			t.Errorf("it is logged %d times, want twice", n)
+		}
+	})
 }
 
 func TestSessionRefuses(t *testing.T) {
@@ -141,12 +145,8 @@ func TestSessionRefuses(t *testing.T) {
 		},
 	}
 	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			timeout := time.Minute
-			if tc.code == codes.DeadlineExceeded {
-				timeout = 300 * time.Millisecond
-			}
-			_, a := joined(t, func(o *agents.Options) { o.SetLimits(agents.Limits{HelloTimeout: timeout}) })
+		virtual.Run(t, name, func(t *testing.T) {
+			_, a := joined(t, nil)
 			a.open()
 			for _, m := range tc.messages {
 				a.send(m)
@@ -157,67 +157,75 @@ func TestSessionRefuses(t *testing.T) {
 }
 
 func TestSessionEndsBeforeHello(t *testing.T) {
-	_, a := joined(t, nil)
-	a.open()
-	if err := a.stream.CloseSend(); err != nil {
-		t.Fatal(err)
-	}
-	if err := a.ending(); !errors.Is(err, io.EOF) {
-		t.Errorf("the session ends with %v, want io.EOF", err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		_, a := joined(t, nil)
+		a.open()
+		if err := a.stream.CloseSend(); err != nil {
+			t.Fatal(err)
+		}
+		if err := a.ending(); !errors.Is(err, io.EOF) {
+			t.Errorf("the session ends with %v, want io.EOF", err)
+		}
+	})
 }
 
 func TestSessionNeedsACertificate(t *testing.T) {
-	h := newHarness(t, nil)
-	a := &agent{h: h, name: "web-1"}
-	a.open()
-	wantStatus(t, a.ending(), codes.Unauthenticated, "no client certificate")
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarness(t, nil)
+		a := &agent{h: h, name: "web-1"}
+		a.open()
+		wantStatus(t, a.ending(), codes.Unauthenticated, "no client certificate")
+	})
 }
 
 func TestUnknownMessagesAreCounted(t *testing.T) {
-	h, a := joined(t, nil)
-	a.open()
-	a.send(unknown())
-	a.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Hello{Hello: &agentv1.Hello{InUse: a.inUse()}}})
-	if a.receive().GetWelcome() == nil {
-		t.Fatal("no Welcome after an unknown message")
-	}
-	a.send(unknown())
-	h.eventually("both are counted", func() bool { return h.metric("sonde_agents_unknown_messages_total", "") == 2 })
-	a.send(draining())
-	if m := a.receive(); m.GetDrainRecorded() == nil {
-		t.Errorf("after an unknown message: %v, want DrainRecorded", m)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		h, a := joined(t, nil)
+		a.open()
+		a.send(unknown())
+		a.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Hello{Hello: &agentv1.Hello{InUse: a.inUse()}}})
+		if a.receive().GetWelcome() == nil {
+			t.Fatal("no Welcome after an unknown message")
+		}
+		a.send(unknown())
+		h.eventually("both are counted", func() bool { return h.metric("sonde_agents_unknown_messages_total", "") == 2 })
+		a.send(draining())
+		if m := a.receive(); m.GetDrainRecorded() == nil {
+			t.Errorf("after an unknown message: %v, want DrainRecorded", m)
+		}
+	})
 }
 
 func TestNewerSessionReplaces(t *testing.T) {
-	h, a := joined(t, nil)
-	a.connect(false)
-	b := *a
-	b.connect(false)
-	wantStatus(t, a.ending(), codes.Aborted, "newer session")
-	if n := len(h.server.Agents()); n != 1 {
-		t.Errorf("%d agents are listed, want 1", n)
-	}
-	b.send(draining())
-	if m := b.receive(); m.GetDrainRecorded() == nil {
-		t.Errorf("the newer session got %v, want DrainRecorded", m)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		h, a := joined(t, nil)
+		a.connect(false)
+		b := *a
+		b.connect(false)
+		wantStatus(t, a.ending(), codes.Aborted, "newer session")
+		if n := len(h.server.Agents()); n != 1 {
+			t.Errorf("%d agents are listed, want 1", n)
+		}
+		b.send(draining())
+		if m := b.receive(); m.GetDrainRecorded() == nil {
+			t.Errorf("the newer session got %v, want DrainRecorded", m)
+		}
+	})
 }
 
 func TestSessionsAreLimited(t *testing.T) {
-	h, a := joined(t, func(o *agents.Options) { o.SetLimits(agents.Limits{MaxSessions: 1}) })
-	h.fill("web-2")
-	b := h.agent("web-2")
-	if err := b.join(); err != nil {
-		t.Fatal(err)
-	}
-	a.connect(false)
-	b.open()
-	b.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Hello{Hello: &agentv1.Hello{}}})
-	wantStatus(t, b.ending(), codes.ResourceExhausted, "sessions are open")
-	c := *a
-	c.connect(false) // this replaces its own session, so it needs no additional place
+	synctest.Test(t, func(t *testing.T) {
+		h, a := joined(t, func(o *agents.Options) { o.SetLimits(agents.Limits{MaxSessions: 1}) })
+		h.fill("web-2")
+		b := h.agent("web-2")
+		b.mustJoin()
+		a.connect(false)
+		b.open()
+		b.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Hello{Hello: &agentv1.Hello{}}})
+		wantStatus(t, b.ending(), codes.ResourceExhausted, "sessions are open")
+		c := *a
+		c.connect(false) // this replaces its own session, so it needs no additional place
+	})
 }
 
 func TestLogSaysWhyASessionEnded(t *testing.T) {
@@ -231,7 +239,7 @@ func TestLogSaysWhyASessionEnded(t *testing.T) {
 		"it is wrong":    {func(a *agent) { a.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Hello{}}) }, `one Hello`},
 	}
 	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
+		virtual.Run(t, name, func(t *testing.T) {
 			h, a := joined(t, nil)
 			a.connect(false)
 			tc.end(a)
@@ -241,48 +249,44 @@ func TestLogSaysWhyASessionEnded(t *testing.T) {
 }
 
 func TestSessionsEndWithTheServer(t *testing.T) {
-	h, a := joined(t, nil)
-	a.connect(false)
-	done := make(chan struct{})
-	go func() {
-		h.stop()
-		close(done)
-	}()
-	wantStatus(t, a.ending(), codes.Unavailable, "")
-	select {
-	case <-done:
-	case <-time.After(patience):
-		t.Fatal("the server does not stop")
-	}
+	synctest.Test(t, func(t *testing.T) {
+		h, a := joined(t, nil)
+		a.connect(false)
+		done := make(chan struct{})
+		go func() {
+			h.stop()
+			close(done)
+		}()
+		wantStatus(t, a.ending(), codes.Unavailable, "")
+		<-done
+	})
 }
 
 func TestDrainIsConfirmedWhenTheViewHasIt(t *testing.T) {
-	var old atomic.Pointer[meshview.View] // held back while set
-	h, a := joined(t, func(o *agents.Options) {
-		newest := o.View
-		o.View = func() *meshview.View {
-			if v := old.Load(); v != nil {
-				return v
+	synctest.Test(t, func(t *testing.T) {
+		var old atomic.Pointer[meshview.View] // held back while set
+		h, a := joined(t, func(o *agents.Options) {
+			newest := o.View
+			o.View = func() *meshview.View {
+				if v := old.Load(); v != nil {
+					return v
+				}
+				return newest()
 			}
-			return newest()
+		})
+		a.connect(false)
+		old.Store(h.builder.View())
+		a.send(draining())
+		h.eventually("the builder has the drain", func() bool { return isDraining(h) })
+		if _, err := h.state.Read("draining/default/web-1"); err != nil {
+			t.Errorf("the builder was told before the drain was written down: %v", err)
+		}
+		a.hearsNothing("the view in effect does not have the drain")
+		old.Store(nil)
+		if m := a.receive(); m.GetDrainRecorded() == nil {
+			t.Fatalf("got %v, want DrainRecorded", m)
 		}
 	})
-	a.connect(false)
-	old.Store(h.builder.View())
-	a.send(draining())
-	h.eventually("the builder has the drain", func() bool { return isDraining(h) })
-	if _, err := h.state.Read("draining/default/web-1"); err != nil {
-		t.Errorf("the builder was told before the drain was written down: %v", err)
-	}
-	select {
-	case m := <-a.inbox:
-		t.Fatalf("got %v while the view in effect does not have the drain", m)
-	case <-time.After(100 * time.Millisecond):
-	}
-	old.Store(nil)
-	if m := a.receive(); m.GetDrainRecorded() == nil {
-		t.Fatalf("got %v, want DrainRecorded", m)
-	}
 }
 
 func isDraining(h *harness) bool {
@@ -291,55 +295,55 @@ func isDraining(h *harness) bool {
 }
 
 func TestDrainLastsUntilTheNextHelloWithoutIt(t *testing.T) {
-	h, a := joined(t, nil)
-	a.connect(false)
-	a.send(draining())
-	a.receive()
-	a.leave()
+	synctest.Test(t, func(t *testing.T) {
+		h, a := joined(t, nil)
+		a.connect(false)
+		a.send(draining())
+		a.receive()
+		a.leave()
 
-	h.restart()
-	h.fill("web-1")
-	if !isDraining(h) {
-		t.Fatal("the first view after a restart does not have the drain")
-	}
-	a.connect(true)
-	if m := a.receive(); m.GetDrainRecorded() == nil {
-		t.Fatalf("Hello with draining got %v, want DrainRecorded", m)
-	}
-	a.leave()
-	if !isDraining(h) {
-		t.Fatal("the drain is gone with the session")
-	}
-	a.connect(false)
-	h.eventually("the drain is over", func() bool { return !isDraining(h) })
-	a.leave()
-	h.restart()
-	h.fill("web-1")
-	if isDraining(h) {
-		t.Error("the drain is back after a restart")
-	}
+		h.restart()
+		h.fill("web-1")
+		if !isDraining(h) {
+			t.Fatal("the first view after a restart does not have the drain")
+		}
+		a.connect(true)
+		if m := a.receive(); m.GetDrainRecorded() == nil {
+			t.Fatalf("Hello with draining got %v, want DrainRecorded", m)
+		}
+		a.leave()
+		if !isDraining(h) {
+			t.Fatal("the drain is gone with the session")
+		}
+		a.connect(false)
+		h.eventually("the drain is over", func() bool { return !isDraining(h) })
+		a.leave()
+		h.restart()
+		h.fill("web-1")
+		if isDraining(h) {
+			t.Error("the drain is back after a restart")
+		}
+	})
 }
 
 func TestDrainOfAProxyThatIsGoneIsForgotten(t *testing.T) {
-	h, a := joined(t, nil)
-	a.connect(true)
-	a.receive()
-	a.leave()
-	h.builder.Delete("test", dataplane("default", "web-1", "web").Key())
-	h.eventually("the dataplane is gone", func() bool {
-		_, p := h.builder.View().Proxy("default/web-1")
-		return p == nil
-	})
-	if names, err := h.state.List("draining/default"); err != nil || len(names) != 1 {
-		t.Fatalf("draining = %v, %v; the certificate is good still", names, err)
-	}
-	h.ahead.Store(int64(25 * time.Hour))
-	h.eventually("the file is gone", func() bool {
-		names, err := h.state.List("draining/default")
-		return err == nil && len(names) == 0
-	})
-	h.eventually("the record is gone", func() bool {
-		names, err := h.state.List("meshes/default/proxies")
-		return err == nil && len(names) == 0
+	synctest.Test(t, func(t *testing.T) {
+		h, a := joined(t, nil)
+		a.connect(true)
+		a.receive()
+		a.leave()
+		h.delete("web-1")
+		if names, err := h.state.List("draining/default"); err != nil || len(names) != 1 {
+			t.Fatalf("draining = %v, %v; the certificate is good still", names, err)
+		}
+		h.ahead.Store(int64(25 * time.Hour))
+		h.eventually("the file is gone", func() bool {
+			names, err := h.state.List("draining/default")
+			return err == nil && len(names) == 0
+		})
+		h.eventually("the record is gone", func() bool {
+			names, err := h.state.List("meshes/default/proxies")
+			return err == nil && len(names) == 0
+		})
 	})
 }

@@ -1,6 +1,8 @@
 package agents
 
 import (
+	"context"
+	"sync"
 	"time"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
@@ -17,6 +19,30 @@ func (s *Server) mayForget() bool {
 
 // Connected reports whether the agent of a proxy has a session, with any replica.
 func (s *Server) Connected(id mesh.ID) bool { return s.sessions.Connected(id) }
+
+// Unresponsive asks the agents of a mesh, of all meshes if that is "", at all replicas whether they live. It returns the proxies of those that have not
+// answered within 2 s, and the names of the replicas that have not said whose agents have.
+func (s *Server) Unresponsive(ctx context.Context, meshName string) (unresponsive map[mesh.ID]bool, missing []string) {
+	var elsewhere []mesh.ID
+	var asking sync.WaitGroup
+	asking.Go(func() { elsewhere, missing = s.o.Peers.ListUnresponsive(ctx, meshName) })
+	unresponsive = map[mesh.ID]bool{}
+	for _, id := range s.sessions.Unresponsive(ctx, meshName) {
+		unresponsive[id] = true
+	}
+	asking.Wait()
+	for _, id := range elsewhere {
+		if s.sessions.Replica(id) != "" { // it has not come here meanwhile
+			unresponsive[id] = true
+		}
+	}
+	return unresponsive, missing
+}
+
+// ListUnresponsive implements replicas.Local.
+func (s *Server) ListUnresponsive(ctx context.Context, meshName string) []mesh.ID {
+	return s.sessions.Unresponsive(ctx, meshName)
+}
 
 // LastSeen returns when the last session of a proxy without one has ended, or this process began, and false for a proxy that has not joined.
 func (s *Server) LastSeen(id mesh.ID) (time.Time, bool) {

@@ -3,6 +3,7 @@ package agents_test
 import (
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/sonde-mesh/sonde/agents"
@@ -15,64 +16,49 @@ func frozen(t *testing.T) (h *harness, all []*agent, why *atomic.Pointer[string]
 	why = &atomic.Pointer[string]{}
 	why.Store(new(""))
 	h = newHarness(t, func(o *agents.Options) { o.Frozen = func() string { return *why.Load() } })
-	h.fill("web-1", "web-2", "web-3")
-	for _, name := range []string{"web-1", "web-2", "web-3"} {
-		a := h.agent(name)
-		if err := a.join(); err != nil {
-			t.Fatal(err)
-		}
-		a.connect(false)
-		all = append(all, a)
-	}
-	return h, all, why
+	return h, h.trio(), why
 }
 
 // A forced rotation skips no silent proxy while most proxies may only be out of sight.
 func TestFrozenRotationSkipsNone(t *testing.T) {
-	h, all, why := frozen(t)
-	why.Store(new("most proxies of the mesh are not seen"))
-	all[2].leave()
-	h.eventually("web-3 is silent", func() bool { return len(h.server.Agents()) == 2 })
-	h.rotate(true)
-	h.ahead.Store(int64(2 * time.Minute))
-	all[0].obey()
-	all[1].obey()
-	h.waitsFor(adminv1.Rotation_TRUST_BOTH, "web-3")
-	for range 20 { // rechecks
-		<-time.After(10 * time.Millisecond)
-	}
-	h.waitsFor(adminv1.Rotation_TRUST_BOTH, "web-3")
-	why.Store(new(""))
-	h.waitsFor(adminv1.Rotation_RENEW_LEAVES, "web-1", "web-2", "web-3")
+	synctest.Test(t, func(t *testing.T) {
+		h, all, why := frozen(t)
+		why.Store(new("most proxies of the mesh are not seen"))
+		all[2].leave()
+		h.rotate(true)
+		h.ahead.Store(int64(2 * time.Minute))
+		all[0].obey()
+		all[1].obey()
+		h.waitsFor(adminv1.Rotation_TRUST_BOTH, "web-3")
+		time.Sleep(time.Minute) // rechecks
+		h.waitsFor(adminv1.Rotation_TRUST_BOTH, "web-3")
+		why.Store(new(""))
+		h.waitsFor(adminv1.Rotation_RENEW_LEAVES, "web-1", "web-2", "web-3")
+	})
 }
 
 // Nothing that is known of a silent proxy is forgotten meanwhile, also if its Dataplane is no more.
 func TestFrozenForgetsNone(t *testing.T) {
-	h, all, why := frozen(t)
-	why.Store(new("most nodes of zone a are not seen"))
-	all[2].leave()
-	h.eventually("web-3 is silent", func() bool { return len(h.server.Agents()) == 2 })
-	if last, joined := h.server.LastSeen("default/web-3"); !joined || h.server.Connected("default/web-3") || last.IsZero() {
-		t.Errorf("web-3 was seen last %s, joined: %t", last, joined)
-	}
-	if !h.server.Connected("default/web-1") {
-		t.Error("web-1 is not connected")
-	}
-	h.builder.Delete("test", dataplane("default", "web-3", "web").Key())
-	h.eventually("its Dataplane is gone", func() bool {
-		_, p := h.builder.View().Proxy("default/web-3")
-		return p == nil
-	})
-	h.ahead.Store(int64(25 * time.Hour)) // its certificate has expired
-	for range 20 {                       // rechecks
-		<-time.After(10 * time.Millisecond)
-	}
-	if _, joined := h.server.LastSeen("default/web-3"); !joined {
-		t.Error("it is forgotten")
-	}
-	why.Store(new(""))
-	h.eventually("it is forgotten", func() bool {
-		_, joined := h.server.LastSeen("default/web-3")
-		return !joined
+	synctest.Test(t, func(t *testing.T) {
+		h, all, why := frozen(t)
+		why.Store(new("most nodes of zone a are not seen"))
+		all[2].leave()
+		if last, joined := h.server.LastSeen("default/web-3"); !joined || h.server.Connected("default/web-3") || last.IsZero() {
+			t.Errorf("web-3 was seen last %s, joined: %t", last, joined)
+		}
+		if !h.server.Connected("default/web-1") {
+			t.Error("web-1 is not connected")
+		}
+		h.delete("web-3")
+		h.ahead.Store(int64(25 * time.Hour)) // its certificate has expired
+		time.Sleep(time.Minute)              // rechecks
+		if _, joined := h.server.LastSeen("default/web-3"); !joined {
+			t.Error("it is forgotten")
+		}
+		why.Store(new(""))
+		h.eventually("it is forgotten", func() bool {
+			_, joined := h.server.LastSeen("default/web-3")
+			return !joined
+		})
 	})
 }

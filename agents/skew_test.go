@@ -3,6 +3,7 @@ package agents_test
 import (
 	"log/slog"
 	"testing"
+	"testing/synctest"
 
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
@@ -10,7 +11,8 @@ import (
 	"github.com/sonde-mesh/sonde/agents"
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
-	"github.com/sonde-mesh/sonde/internal/logtest"
+	"github.com/sonde-mesh/sonde/internal/testing/logtest"
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
 // extended gives a message a field of a later version.
@@ -21,27 +23,29 @@ func extended[M proto.Message](m M) M {
 
 // What agents of a later version say is taken as far as it is known, and the rest is counted.
 func TestWhatIsOfALaterVersionIsCounted(t *testing.T) {
-	h, a := joined(t, nil)
-	a.open()
-	a.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Hello{Hello: extended(&agentv1.Hello{
-		InUse: a.inUse(), Features: []string{agentv1.FeaturePong, "later", "later still"},
-	})}})
-	if a.receive().GetWelcome() == nil {
-		t.Fatal("no Welcome")
-	}
-	counted := func(features, fields float64) {
-		t.Helper()
-		h.eventually("it is counted", func() bool {
-			return h.metric("sonde_agents_unknown_features_total", "") == features && h.metric("sonde_agents_unknown_fields_total", "") == fields
-		})
-	}
-	counted(2, 1)
-	a.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_InUse{InUse: a.inUse()}})
-	a.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_InUse{InUse: extended(a.inUse())}})
-	counted(2, 2)
-	if n := h.metric("sonde_agents_unknown_messages_total", ""); n != 0 {
-		t.Errorf("%v messages are counted as unknown", n)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		h, a := joined(t, nil)
+		a.open()
+		a.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Hello{Hello: extended(&agentv1.Hello{
+			InUse: a.inUse(), Features: []string{agentv1.FeaturePong, "later", "later still"},
+		})}})
+		if a.receive().GetWelcome() == nil {
+			t.Fatal("no Welcome")
+		}
+		counted := func(features, fields float64) {
+			t.Helper()
+			h.eventually("it is counted", func() bool {
+				return h.metric("sonde_agents_unknown_features_total", "") == features && h.metric("sonde_agents_unknown_fields_total", "") == fields
+			})
+		}
+		counted(2, 1)
+		a.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_InUse{InUse: a.inUse()}})
+		a.send(&agentv1.AgentMessage{Message: &agentv1.AgentMessage_InUse{InUse: extended(a.inUse())}})
+		counted(2, 2)
+		if n := h.metric("sonde_agents_unknown_messages_total", ""); n != 0 {
+			t.Errorf("%v messages are counted as unknown", n)
+		}
+	})
 }
 
 func TestVersionOutsideOfTheSkew(t *testing.T) {
@@ -56,15 +60,13 @@ func TestVersionOutsideOfTheSkew(t *testing.T) {
 		"not only one": {"v0.1.0\nlevel=ERROR", "", ""},
 	}
 	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
+		virtual.Run(t, name, func(t *testing.T) {
 			var log logtest.Buffer
 			h, a := joined(t, func(o *agents.Options) {
 				o.Version, o.Logger = "v0.3.0", slog.New(slog.NewTextHandler(&log, nil))
 			})
 			a.version = &agentv1.Version{Sonde: tc.version}
-			if err := a.join(); err != nil {
-				t.Fatal(err)
-			}
+			a.mustJoin()
 			warnings := log.Lines("version of an agent not supported", "level=WARN")
 			if want := tc.want != ""; (len(warnings) == 1) != want || want && len(log.Lines(tc.want)) != 1 {
 				t.Errorf("the log warns %q, want %q", warnings, tc.want)

@@ -71,16 +71,16 @@ func newState(phase adminv1.AgentState_Phase, since time.Time) *adminv1.AgentSta
 	return &adminv1.AgentState{Phase: phase, Since: timestamppb.New(since)}
 }
 
-// lost returns how many agents of each mesh are lost.
-func (s *Server) lost() map[string]int {
+// count returns how many agents of each mesh are in a phase, of those states.
+func (s *Server) count(states map[mesh.ID]*adminv1.AgentState, phase adminv1.AgentState_Phase) map[string]int {
 	count := map[string]int{}
 	if v := s.o.View(); v != nil {
 		for meshName := range v.Meshes {
 			count[meshName] = 0
 		}
 	}
-	for id, state := range s.States() {
-		if state.GetPhase() == adminv1.AgentState_LOST {
+	for id, state := range states {
+		if state.GetPhase() == phase {
 			meshName, _ := mesh.SplitID(id)
 			count[meshName]++
 		}

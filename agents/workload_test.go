@@ -2,6 +2,7 @@ package agents_test
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -11,76 +12,75 @@ import (
 )
 
 func TestWorkloadChanges(t *testing.T) {
-	h, a := joined(t, nil)
-	a.connect(false)
-	a.told("")
-	h.becomes("web", meshview.Ready, meshview.NoReason)
+	synctest.Test(t, func(t *testing.T) {
+		h, a := joined(t, nil)
+		a.connect(false)
+		a.told("")
+		h.becomes("web", meshview.Ready, meshview.NoReason)
 
-	h.put(dataplane("default", "web-1", "api"))
-	if m := a.receive(); m.GetRenewNow() == nil {
-		t.Fatalf("got %v, want RenewNow", m)
-	}
-	h.becomes("api", meshview.NotReady, meshview.OtherWorkload)
-	a.told(`the certificate is for workload "web", the Dataplane has workload "api"`)
-	wantStatus(t, a.renew(), codes.PermissionDenied, "join again")
-	wantStatus(t, a.join(), codes.PermissionDenied, "sondectl generate dataplane-token")
-	a.report() // as after a reconnect: nothing new is due
-	if lines := h.log.Lines("level=WARN", "certificateWorkload=web", "workload=api", "proxy=web-1"); len(lines) != 1 {
-		t.Errorf("%d warnings, want one: %s", len(lines), lines)
-	}
+		h.put(dataplane("default", "web-1", "api"))
+		if m := a.receive(); m.GetRenewNow() == nil {
+			t.Fatalf("got %v, want RenewNow", m)
+		}
+		h.becomes("api", meshview.NotReady, meshview.OtherWorkload)
+		a.told(`the certificate is for workload "web", the Dataplane has workload "api"`)
+		wantStatus(t, a.renew(), codes.PermissionDenied, "join again")
+		wantStatus(t, a.join(), codes.PermissionDenied, "sondectl generate dataplane-token")
+		a.report() // as after a reconnect: nothing new is due
+		if lines := h.log.Lines("level=WARN", "certificateWorkload=web", "workload=api", "proxy=web-1"); len(lines) != 1 {
+			t.Errorf("%d warnings, want one: %s", len(lines), lines)
+		}
 
-	a.token = h.token(identity.Subject{Mesh: "default", Dataplane: "web-1", Path: "/workload/api"}, time.Hour)
-	if err := a.join(); err != nil {
-		t.Fatal(err)
-	}
-	if e := h.endpoint("api", "web-1"); e.Health != meshview.NotReady {
-		t.Errorf("the certificate is not in use yet, the endpoint is %+v", e)
-	}
-	a.report()
-	a.told("")
-	h.becomes("api", meshview.Ready, meshview.NoReason)
-	select {
-	case m := <-a.inbox:
-		t.Errorf("it was asked once more: %v", m)
-	case <-time.After(100 * time.Millisecond):
-	}
+		a.token = h.token(identity.Subject{Mesh: "default", Dataplane: "web-1", Path: "/workload/api"}, time.Hour)
+		a.mustJoin()
+		if e := h.endpoint("api", "web-1"); e.Health != meshview.NotReady {
+			t.Errorf("the certificate is not in use yet, the endpoint is %+v", e)
+		}
+		a.report()
+		a.told("")
+		h.becomes("api", meshview.Ready, meshview.NoReason)
+		a.hearsNothing("it uses its new certificate")
+	})
 }
 
 func TestWorkloadThatChangesBackNeedsNoToken(t *testing.T) {
-	t.Parallel()
-	h, a := joined(t, nil)
-	a.connect(false)
-	h.put(dataplane("default", "web-1", "api"))
-	if m := a.receive(); m.GetRenewNow() == nil {
-		t.Fatalf("got %v, want RenewNow", m)
-	}
-	h.becomes("api", meshview.NotReady, meshview.OtherWorkload)
-	h.put(dataplane("default", "web-1", "web"))
-	h.becomes("web", meshview.Ready, meshview.NoReason)
-	if err := a.renew(); err != nil {
-		t.Fatal(err)
-	}
-	a.report()
-	h.put(dataplane("default", "web-1", "api"))
-	if m := a.receive(); m.GetRenewNow() == nil {
-		t.Fatalf("after another change: %v, want RenewNow", m)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		h, a := joined(t, nil)
+		a.connect(false)
+		h.put(dataplane("default", "web-1", "api"))
+		if m := a.receive(); m.GetRenewNow() == nil {
+			t.Fatalf("got %v, want RenewNow", m)
+		}
+		h.becomes("api", meshview.NotReady, meshview.OtherWorkload)
+		h.put(dataplane("default", "web-1", "web"))
+		h.becomes("web", meshview.Ready, meshview.NoReason)
+		if err := a.renew(); err != nil {
+			t.Fatal(err)
+		}
+		a.report()
+		h.put(dataplane("default", "web-1", "api"))
+		if m := a.receive(); m.GetRenewNow() == nil {
+			t.Fatalf("after another change: %v, want RenewNow", m)
+		}
+	})
 }
 
 // TestWorkloadChangesWithoutASession has an agent come back to a Dataplane with another workload, also after a restart of
 // the control plane.
 func TestWorkloadChangesWithoutASession(t *testing.T) {
-	h, a := joined(t, nil)
-	a.connect(false)
-	a.leave()
-	h.put(dataplane("default", "web-1", "api"))
-	h.becomes("api", meshview.NotReady, meshview.OtherWorkload)
-	h.restart()
-	h.put(dataplane("default", "web-1", "api"))
-	h.builder.Synced("test")
-	h.becomes("api", meshview.NotReady, meshview.OtherWorkload)
-	a.connect(false)
-	if m := a.receive(); m.GetRenewNow() == nil {
-		t.Fatalf("got %v, want RenewNow", m)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		h, a := joined(t, nil)
+		a.connect(false)
+		a.leave()
+		h.put(dataplane("default", "web-1", "api"))
+		h.becomes("api", meshview.NotReady, meshview.OtherWorkload)
+		h.restart()
+		h.put(dataplane("default", "web-1", "api"))
+		h.synced()
+		h.becomes("api", meshview.NotReady, meshview.OtherWorkload)
+		a.connect(false)
+		if m := a.receive(); m.GetRenewNow() == nil {
+			t.Fatalf("got %v, want RenewNow", m)
+		}
+	})
 }

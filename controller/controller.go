@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/controller/catchup"
 	"github.com/sonde-mesh/sonde/controller/events"
@@ -60,10 +61,12 @@ type Options struct {
 	Config *rest.Config
 	// Namespace of the control plane, and the name of this replica, such as its pod's. Required.
 	Namespace, Replica string
-	// Secrets keep the epoch of the leader, which all replicas share. Required.
-	Secrets leader.Secrets
+	// Secrets keep the verdict of Freeze, and have the epoch of an earlier release. Required.
+	Secrets freeze.Secrets
 	// Builder receives the objects. Required.
 	Builder Builder
+	// Recorded is passed on to objects.Options. Required.
+	Recorded func() map[string]*mesh.Mesh
 	// WebhookConfiguration is the name of the webhook configurations into which the CA of the webhook is written. CA returns it, and
 	// CAChanged receives when it has changed, nil for never. Without a name it is written into none.
 	WebhookConfiguration string
@@ -77,13 +80,14 @@ type Options struct {
 	Webhooks string
 	// Peers gets the addresses of the replicas of the control plane by name, when they have been read, and when they change. Required.
 	Peers func(addresses map[string]string)
-	// Fit is leader.Options.Fit.
-	Fit func() error
+	// Fit and Election are those of leader.Options.
+	Fit      func() error
+	Election leader.Times
 	// ProbesMode of written Dataplanes that name none. Default unified.
 	ProbesMode mesh.ProbesMode
 	// Liveness returns what agents say of guarded liveness probes, by pod, whichever replica they speak with. TellRestarts has the agent of a pod be told
 	// what Restarts.Of returns. Required.
-	Liveness     func() map[watch.Key]restarts.Liveness
+	Liveness     func() map[watch.Key]agentv1.ReportedLiveness
 	TellRestarts func(pod watch.Key)
 	// GuardedLiveness are the settings of Restarts at the start. They must be valid.
 	GuardedLiveness restartbudget.Settings
@@ -95,10 +99,11 @@ type Options struct {
 	Sight Sight
 	// FreezeMode is that of Freeze at the start. It must be valid.
 	FreezeMode freeze.Mode
-	// WhyNotInjected says why a pod without a sidecar has none, and whether it should have one; InjectionLabels are the labels of pods that ask for
-	// one. Default: none should have one.
-	WhyNotInjected  func(*corev1.Pod) (why string, missing bool)
+	// WhyNotInjected says why a pod without a sidecar has none; InjectionLabels are the labels of pods that ask for one. Default: none should have one.
+	WhyNotInjected  func(*corev1.Pod) uninjected.Absence
 	InjectionLabels []string
+	// Memory is how many bytes this process may use, of which a namespace has a share. Default 512 MiB.
+	Memory uint64
 	// Registerer for metrics. Default none.
 	Registerer prometheus.Registerer
 	// Loops watch the controller's loops. Default: none.
@@ -152,18 +157,18 @@ func New(o Options) (*Controller, error) {
 		return nil, fmt.Errorf("make client of the API server: %w", err)
 	}
 	c := &Controller{o: o, client: client, watching: watching, Events: events.New(client.EventsV1(), o.Logger)}
-	c.warnings = warnings.New(client, watching, c.Events, o.Logger, o.Loops.Warnings)
+	c.warnings = warnings.New(client, c.Events, o.Logger, o.Loops.Warnings)
 	c.Cluster = source.New(source.Options{
 		Client: watching, Builder: o.Builder, Name: SourceCluster, PodChanged: c.warnings.PodChanged, Logger: o.Logger, Loop: o.Loops.Derive,
 		MeshChanged: func(namespace string) { c.Objects.MeshChanged(namespace) },
-		Drains:      o.Drains, Held: c.drainHeld, Drained: c.drained, Connected: o.Sight.Connected, Registerer: o.Registerer,
+		Drains:      o.Drains, Held: c.drainHeld, Drained: c.drained, Connected: o.Sight.Connected, Registerer: o.Registerer, Memory: o.Memory,
 	})
 	c.newFreeze()
 	c.replicas = replicas.New(replicas.Options{Client: watching, Namespace: o.Namespace, Service: PeersService, Changed: o.Peers})
 	c.Objects, err = objects.New(objects.Options{
 		Config: o.Config, Timeout: requestTimeout, Builder: o.Builder, Name: SourceObjects, ProbesMode: o.ProbesMode, Logger: o.Logger, Loop: o.Loops.Status,
 		MeshOf:  func(namespace string) string { return c.Cluster.Namespace(namespace).Mesh() },
-		Secrets: client.CoreV1().Secrets(o.Namespace),
+		Secrets: client.CoreV1().Secrets(o.Namespace), Recorded: o.Recorded, Memory: o.Memory,
 	})
 	return c, errors.Join(err, c.newRestarts(), c.registerLeader())
 }
@@ -184,7 +189,7 @@ func (c *Controller) newRestarts() error {
 	c.Restarts = restarts.New(restarts.Options{
 		Watching: c.watching, Grants: grants, Writing: writing, Status: status, Liveness: c.o.Liveness, Tell: c.o.TellRestarts, Record: c.Events.Record,
 		Logger: c.o.Logger, Settings: c.o.GuardedLiveness, Loop: c.o.Loops.Restarts, Writes: c.o.Loops.RestartWrites,
-		Pods: c.client.CoreV1(), Namespaces: c.Cluster.Guarded, WithoutGrants: c.o.WithoutGrants, Registerer: c.o.Registerer,
+		Pods: c.client.CoreV1(), Namespaces: c.Cluster.Guarded, WithoutGrants: c.o.WithoutGrants, Registerer: c.o.Registerer, Memory: c.o.Memory,
 		Lease: watch.Key{Namespace: c.o.Namespace, Name: leader.LeaseName}, Frozen: c.Freeze.Held,
 	})
 	return nil
@@ -203,7 +208,7 @@ func (c *Controller) Lost() watch.Loss { return watch.First(c.Cluster.Lost(), c.
 func (c *Controller) Run(ctx context.Context) error {
 	c.Freeze.Load(ctx) // before endpoints are derived
 	group, ctx := errgroup.WithContext(ctx)
-	for _, task := range []func(context.Context) error{c.Cluster.Run, c.Objects.Run, c.replicas.Run, c.Restarts.Run, c.warnings.Watch, c.Events.Run, c.takePart} {
+	for _, task := range []func(context.Context) error{c.Cluster.Run, c.Objects.Run, c.replicas.Run, c.Restarts.Run, c.Events.Run, c.takePart} {
 		group.Go(func() error { return task(ctx) })
 	}
 	return group.Wait()
@@ -243,7 +248,7 @@ func (c *Controller) lead(ctx context.Context) error {
 
 // takePart runs what only one replica does.
 func (c *Controller) takePart(ctx context.Context) error {
-	alone := []func(context.Context) error{c.lead, c.Objects.RunStatus, c.Objects.RunDefaultMesh, c.warnings.Run, c.catchUp, c.publishCA}
+	alone := []func(context.Context) error{c.lead, c.Objects.RunStatus, c.Objects.RunDefaultMesh, c.warnings.Run, c.tellBounds, c.catchUp, c.publishCA}
 	if c.o.WhyNotInjected != nil {
 		alone = append(alone, c.findUninjected)
 	}
@@ -255,7 +260,7 @@ func (c *Controller) takePart(ctx context.Context) error {
 		tasks = append(tasks, func(ctx context.Context, _ int64) error { return task(ctx) })
 	}
 	return leader.Run(ctx, leader.Options{
-		Client: c.client.CoordinationV1(), Namespace: c.o.Namespace, Identity: c.o.Replica, Secrets: c.o.Secrets, Tasks: tasks, Fit: c.o.Fit, Logger: c.o.Logger,
+		Client: c.client.CoordinationV1(), Namespace: c.o.Namespace, Identity: c.o.Replica, OldEpoch: c.o.Secrets, Tasks: tasks, Fit: c.o.Fit, Times: c.o.Election, Logger: c.o.Logger,
 	})
 }
 
@@ -281,6 +286,7 @@ func (c *Controller) registerLeader() error {
 func (c *Controller) findUninjected(ctx context.Context) error {
 	return uninjected.Run(ctx, uninjected.Options{
 		Client: c.client, Missing: c.Cluster.Missing, Labels: c.o.InjectionLabels, WhyNot: c.o.WhyNotInjected, Record: c.Events.Record, Logger: c.o.Logger,
+		Warn:       c.warnings.Warn,
 		Namespaces: func() []string { return slices.Sorted(maps.Keys(c.Cluster.Guarded())) },
 	})
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/sonde-mesh/sonde/generator"
 	"github.com/sonde-mesh/sonde/health"
 	"github.com/sonde-mesh/sonde/meshview"
+	"github.com/sonde-mesh/sonde/strict"
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
@@ -24,6 +25,7 @@ func (cp *ControlPlane) adminOptions() admin.Options {
 	return admin.Options{
 		TLS:              cp.serving.TLS(),
 		BearerToken:      cp.adminToken,
+		Connections:      cp.places[usesAdmin],
 		Access:           cp.connection.access,
 		View:             cp.pipeline.Builder.View,
 		Problems:         cp.platform.problems,
@@ -31,6 +33,8 @@ func (cp *ControlPlane) adminOptions() admin.Options {
 		Missing:          cp.peers.Missing,
 		Agents:           cp.agents.Agents,
 		AgentStates:      cp.agents.States,
+		Unresponsive:     cp.agents.Unresponsive,
+		Since:            cp.pipeline.Since,
 		NotServing:       cp.agents.NotServing,
 		RefusedListeners: cp.agents.RefusedListeners,
 		Resources:        cp.resources,
@@ -45,9 +49,9 @@ func (cp *ControlPlane) adminOptions() admin.Options {
 		CAExpires: cp.authority.CAExpires,
 		Token:     cp.tokens.Issue,
 		Rotator:   cp.agents,
-		Restarts:  cp.connection.restartReport,
+		Restarts:  cp.connection.restartAnswers,
 		Freeze:    cp.connection.freeze,
-		Strict:    cp.strictMeshes,
+		Strict:    (&strict.Answers{Agents: cp.agents, View: cp.pipeline.Builder.View, PodsAt: cp.connection.podsAt}).Meshes,
 		Health:    cp.healthChecks,
 		Logger:    cp.o.Logger,
 	}

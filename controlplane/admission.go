@@ -12,6 +12,7 @@ import (
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/controller/source"
+	"github.com/sonde-mesh/sonde/controller/uninjected"
 	"github.com/sonde-mesh/sonde/controller/watch"
 	"github.com/sonde-mesh/sonde/webhook"
 )
@@ -23,14 +24,17 @@ func (c *cluster) injection() *webhook.Options {
 	return &o
 }
 
-// whyNotInjected says why a pod without a sidecar has none, and whether it should have one.
-func (c *cluster) whyNotInjected(p *corev1.Pod) (why string, missing bool) {
+// whyNotInjected says why a pod without a sidecar has none.
+func (c *cluster) whyNotInjected(p *corev1.Pod) uninjected.Absence {
 	n := c.controller.Cluster.Namespace(p.Namespace)
 	if n == nil {
-		return "", false
+		return uninjected.Absence{}
 	}
 	a := webhook.WhyNot(&webhook.Namespace{Name: p.Namespace, Labels: n.Labels, Annotations: n.Annotations}, p, *c.injection())
-	return a.Why, a.Missing
+	if a.Missing {
+		return uninjected.Absence{Missing: a.Why}
+	}
+	return uninjected.Absence{Warning: a.Warning}
 }
 
 // readTimeout of what the webhook reads anew is less than timeoutSeconds of the webhook.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -23,9 +24,11 @@ import (
 	"github.com/sonde-mesh/sonde/identity/serving"
 	"github.com/sonde-mesh/sonde/identity/token"
 	"github.com/sonde-mesh/sonde/internal/buildinfo"
+	"github.com/sonde-mesh/sonde/internal/descriptors"
 	"github.com/sonde-mesh/sonde/internal/localpeer"
+	"github.com/sonde-mesh/sonde/internal/run"
 	"github.com/sonde-mesh/sonde/meshview"
-	"github.com/sonde-mesh/sonde/peers"
+	"github.com/sonde-mesh/sonde/replicas"
 	"github.com/sonde-mesh/sonde/xds"
 )
 
@@ -36,6 +39,7 @@ type ControlPlane struct {
 	registry *prometheus.Registry
 	checks   *health.Registry
 	loops    loops
+	places   descriptors.Shares
 
 	platform    platform
 	connection  connection
@@ -46,7 +50,7 @@ type ControlPlane struct {
 	adminToken  string
 
 	pipeline *Pipeline
-	peers    *peers.Peers // nil for none
+	peers    *replicas.Peers // nil for none
 	agents   *agents.Server
 	admin    *admin.Server
 
@@ -54,6 +58,8 @@ type ControlPlane struct {
 	joined    chan struct{}         // closed once the stages above are there
 	waiting   atomic.Pointer[error] // why they are not, nil if that is not known
 	draining  chan struct{}         // closed once Run is to end
+
+	clockWrong atomic.Bool // it was logged
 }
 
 // New returns a control plane. With a directory of files it claims the state directory until Run returns, so Run has to be called.
@@ -65,6 +71,10 @@ func New(o Options) (*ControlPlane, error) {
 	o = o.withDefaults()
 	cp := &ControlPlane{
 		o: o, started: o.now(), registry: prometheus.NewRegistry(), joined: make(chan struct{}), draining: make(chan struct{}),
+	}
+	var err error
+	if cp.places, err = cp.o.shareDescriptors(); err != nil {
+		return nil, err
 	}
 	cp.registry.MustRegister(buildinfo.Metric(), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	cp.checks = health.New(health.Options{Logger: o.Logger, Registerer: cp.registry, OwnAddress: localpeer.Is})
@@ -95,14 +105,15 @@ func (cp *ControlPlane) join(ctx context.Context) (err error) {
 	}
 	cp.pipeline = NewPipeline(PipelineOptions{
 		View: meshview.Options{
-			TrustDomain: cp.o.TrustDomain, Sources: m.sources, ExplicitMeshes: m.explicitMeshes, RequireJoin: true,
+			TrustDomain: cp.o.TrustDomain, Sources: m.sources, ExplicitMeshes: m.explicitMeshes, RequireJoin: true, ServicesChecked: m.servicesChecked,
 			Applied: func(c meshview.Change) { cp.agents.Changed(c) }, Loop: cp.loops.view,
 		},
 		XDS: xds.Options{
-			Logger: log, Describe: describe, Registerer: cp.registry, Inbound: cp.observeListeners,
+			Logger: log, Describe: describe, Registerer: cp.registry, Listeners: cp.observeListeners,
 			DrainTime: mesh.DefaultDrainTime, MaxDrainTime: mesh.MaxDrainTime, Aged: mtls.Aged,
 		},
 		Authority:  cp.authority,
+		Emptied:    cp.platform.emptied,
 		Publishing: func(proxies []mesh.ID) func() { return cp.agents.Publishing(proxies) },
 		Logger:     log,
 	}, Authorize)
@@ -113,9 +124,10 @@ func (cp *ControlPlane) join(ctx context.Context) (err error) {
 		return err
 	}
 	builder := cp.pipeline.Builder
+	cp.registry.MustRegister(uncheckedEndpoints{builder.View})
 	cp.agents, err = agents.New(agents.Options{
 		Authority: cp.authority, Tokens: cp.connection.tokens, Storage: m.storage, View: builder.View, Bootstrap: cp.bootstrap,
-		Observe: builder.Observe, Replica: cp.platform.replica(), Peers: cp.peers, Streams: cp.streams, Leads: cp.platform.leads, Refused: cp.platform.refused, ProbeFailed: cp.platform.probeFailed, Version: cp.o.Version, Logger: log, Registerer: cp.registry,
+		Observe: builder.Observe, Replica: cp.platform.replica(), Peers: cp.peers, Streams: cp.streams, Leads: cp.platform.leads, Refused: cp.platform.refused, Absent: cp.platform.absent, ProbeFailed: cp.platform.probeFailed, Version: cp.o.Version, Logger: log, Registerer: cp.registry,
 		ServingCA: cp.serving, ServingWaits: cp.connection.servingWaits, Restarts: cp.connection.restarts, Decisions: cp.connection.decisions, Frozen: cp.connection.frozen, Loop: cp.loops.agents,
 	})
 	if err != nil {
@@ -137,10 +149,13 @@ func (cp *ControlPlane) openIdentity(ctx context.Context, o identity.Options, na
 	if cp.adminToken, err = token.OpenAdmin(ctx, o.Secrets); err != nil {
 		return err
 	}
-	if cp.tokens, err = token.Open(ctx, token.Options{Storage: o.Secrets}); err != nil {
+	if cp.tokens, err = token.Open(ctx, token.Options{Storage: o.Secrets, Now: cp.o.now}); err != nil {
 		return err
 	}
-	o.Followed = func(meshName string) { cp.agents.Followed(meshName) }
+	o.Followed = func(meshName string) {
+		cp.agents.Followed(meshName)
+		cp.pipeline.recorder.Follow(meshName)
+	}
 	o.TrustDomain, o.Logger, o.Registerer, o.Loop, o.Now = cp.o.TrustDomain, cp.o.Logger, cp.registry, cp.loops.authority, cp.o.now
 	if cp.authority, err = identity.New(ctx, o); err != nil {
 		return err
@@ -148,6 +163,7 @@ func (cp *ControlPlane) openIdentity(ctx context.Context, o identity.Options, na
 	cp.credentials, err = mtls.New(mtls.Options{
 		TLS: cp.serving.TLS(), Verifier: cp.authority, Joins: agents.Joins, Logger: cp.o.Logger, Registerer: cp.registry, Now: cp.o.now,
 		Memory: cp.o.Memory, Serves: func() error { return cp.peers.Stale() },
+		Places: mtls.Places{Arrivals: cp.places[usesArrivals], Joins: cp.places[usesJoins], Proxies: cp.places[usesProxies]},
 	})
 	return err
 }
@@ -161,15 +177,19 @@ func describe(node string) []any {
 	return []any{"mesh", meshName, "proxy", name}
 }
 
-// observeListeners passes on which inbound listeners an Envoy has accepted.
-func (cp *ControlPlane) observeListeners(node string, s xds.InboundStatus) {
-	l := observed.Listeners{Since: s.Since, Accepted: s.Accepted, Refused: map[netip.AddrPort]string{}}
+// observeListeners passes on which listeners an Envoy has accepted.
+func (cp *ControlPlane) observeListeners(node string, s xds.ListenerStatus) {
+	l := observed.Listeners{Since: s.Since, Accepted: s.Accepted, Outbounds: s.Outbounds, Refused: map[netip.AddrPort]string{}}
 	before := cp.agents.RefusedListeners(node)
 	for _, n := range s.Refused {
 		l.Refused[n.Address] = n.Reason
 	}
 	cp.agents.ObserveListeners(node, l)
+	needed := cp.pipeline.Builder.View().Dataplane(node).OutboundListeners()
 	for _, n := range s.Refused {
+		if n.Outbound && !slices.Contains(needed, n.Address) {
+			continue // of an IP family that the proxy does not use
+		}
 		if _, known := before[n.Address]; !known {
 			cp.platform.listenerRefused(node, n.Name, n.Reason)
 		}
@@ -250,12 +270,7 @@ func (cp *ControlPlane) drain(ctx context.Context) {
 		return
 	}
 	cp.o.Logger.InfoContext(ctx, "control plane drains", "delay", cp.o.ShutdownDelay)
-	timer := time.NewTimer(cp.o.ShutdownDelay)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
+	_ = run.Sleep(ctx, cp.o.ShutdownDelay) // what follows ends with ctx
 }
 
 // serveStages makes the stages and runs them until ctx ends or one of them fails.

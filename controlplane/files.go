@@ -3,16 +3,19 @@ package controlplane
 import (
 	"context"
 	"errors"
+	"strings"
 	"time"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	"github.com/sonde-mesh/sonde/agents/join"
-	"github.com/sonde-mesh/sonde/agents/session"
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/health"
 	"github.com/sonde-mesh/sonde/health/heartbeat"
 	"github.com/sonde-mesh/sonde/identity"
-	"github.com/sonde-mesh/sonde/peers"
+	"github.com/sonde-mesh/sonde/replicas"
 	"github.com/sonde-mesh/sonde/store"
 )
 
@@ -34,13 +37,21 @@ var _ platform = (*files)(nil)
 func newFiles(cp *ControlPlane) (*files, error) {
 	state, err := store.OpenState(cp.o.StateDir)
 	if err != nil {
-		return nil, err
+		return nil, &mesh.FieldError{Field: "StateDir", Value: cp.o.StateDir, Err: err}
+	}
+	exposed, err := state.Exposed()
+	if err != nil {
+		cp.o.Logger.Warn("failed to look at the modes of the state directory", "err", err)
+	}
+	if len(exposed) > 0 {
+		cp.o.Logger.Warn("files of the state directory belong to others or are readable by them, their secrets may be known", "directory", cp.o.StateDir, "files", exposed)
 	}
 	records, err := store.NewRecords(state, cp.o.Logger, cp.registry)
 	if err != nil {
 		return nil, errors.Join(err, state.Close())
 	}
 	cp.ready(health.Check{Name: "state", Run: func(context.Context) error { return records.Check() }})
+	cp.ready(health.Check{Name: "ca-files", Informational: true, Run: func(ctx context.Context) error { return cp.authority.CheckKept(ctx) }})
 	return &files{cp: cp, state: state, records: records, loop: cp.loop("store")}, nil
 }
 
@@ -53,9 +64,16 @@ func (f *files) reach(context.Context) error { return nil }
 func (f *files) connect() (connection, error) {
 	f.store = store.NewDir(store.DirOptions{
 		Path: f.cp.o.storeDirectory(), Builder: f.cp.pipeline.Builder, Source: sourceStore, ProbesMode: f.cp.o.ProbesMode,
-		Logger: f.cp.o.Logger, Registerer: f.cp.registry, LastGood: f.records, Loop: f.loop,
+		Logger: f.cp.o.Logger, Registerer: f.cp.registry, LastGood: f.records, Recorded: f.cp.authority.Recorded, Loop: f.loop, Watcher: f.cp.o.watcher,
 	})
-	return connection{tokens: f.cp.tokens, tasks: []func(context.Context) error{f.store.Run}}, nil
+	return connection{tokens: f.cp.tokens, tasks: []func(context.Context) error{f.runStore}}, nil
+}
+
+func (f *files) runStore(ctx context.Context) error {
+	if err := f.store.Run(ctx); err != nil {
+		return &mesh.FieldError{Field: "Store", Value: f.cp.o.Store, Err: err}
+	}
+	return nil
 }
 
 func (f *files) problems() []*adminv1.Problem {
@@ -63,12 +81,21 @@ func (f *files) problems() []*adminv1.Problem {
 	for _, p := range f.store.Problems() {
 		problems = append(problems, &adminv1.Problem{
 			File: p.File, Document: uint32(p.Document), Line: uint32(p.Line), Warning: p.Severity == store.Warning, Text: p.Err.Error(),
+			Object: describeKey(p.Object), Mesh: p.Object.Mesh, Since: timestamppb.New(p.Since),
 		})
 	}
 	return problems
 }
 
-func (*files) peers() (*peers.Peers, error) { return nil, nil } //nolint:nilnil // one process alone claims the directory
+// describeKey returns KIND/NAME in lower case, "" for an unknown object.
+func describeKey(k mesh.Key) string {
+	if k.Kind == "" {
+		return ""
+	}
+	return strings.ToLower(string(k.Kind)) + "/" + k.Name
+}
+
+func (*files) peers() (*replicas.Peers, error) { return nil, nil } //nolint:nilnil // one process alone claims the directory
 
 func (*files) replica() string { return "" }
 
@@ -80,9 +107,13 @@ func (f *files) missing() error { return f.store.Missing() }
 
 func (f *files) lost() (time.Time, error) { return f.store.Lost() }
 
+func (f *files) emptied() bool { return f.store.Empty() }
+
 func (*files) refused(join.Refusal) {} // the log says it
 
-func (*files) probeFailed(session.ProbeFailure) {}
+func (*files) absent(identity.Subject) string { return "" } // of a file that is not used the log says why
+
+func (*files) probeFailed(identity.Subject, *agentv1.ProbeFailure) {}
 
 func (*files) listenerRefused(mesh.ID, string, string) {} // sondectl get proxies shows it
 

@@ -20,6 +20,8 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/health"
 	"github.com/sonde-mesh/sonde/health/heartbeat"
+	"github.com/sonde-mesh/sonde/identity"
+	"github.com/sonde-mesh/sonde/identity/ca"
 )
 
 // Limits of a turn of a loop. A restart costs every proxy its stream, so they are far beyond what a large mesh or a slow disk takes: a
@@ -36,6 +38,7 @@ const (
 	keepXDS      = 5 * time.Second
 	keepWebhook  = 15 * time.Second
 	keepServed   = 10 * time.Second
+	keepClock    = 10 * time.Second
 )
 
 // askTimeout is how long checks wait for a server.
@@ -106,6 +109,10 @@ func (cp *ControlPlane) addChecks() {
 	}})
 	cp.ready(health.Check{Name: "xds", Keep: keepXDS, Timeout: askTimeout, Run: cp.shakeHands})
 	cp.ready(health.Check{Name: "ca", Run: cp.checkCAs})
+	cp.ready(health.Check{Name: "clock", Keep: keepClock, Informational: true, Run: cp.checkClock})
+	cp.ready(health.Check{Name: "meshes", Informational: true, Run: func(context.Context) error {
+		return cp.pipeline.recorder.Check(cp.pipeline.Builder.View())
+	}})
 	served := &servedState{}
 	cp.ready(health.Check{Name: "served-state", Keep: keepServed, Run: func(ctx context.Context) error { return served.check(ctx, cp.pipeline) }})
 	cp.ready(health.Check{Name: "store", Informational: true, Run: func(context.Context) error {
@@ -137,7 +144,7 @@ func (cp *ControlPlane) staleness() float64 {
 
 // shakeHands shakes hands with the port for agents, over each family of addresses by which agents come.
 func (cp *ControlPlane) shakeHands(ctx context.Context) error {
-	at, err := reachedAt(cp.listeners.agents.Addr())
+	at, err := cp.reachedAt(cp.listeners.agents.Addr())
 	if err != nil {
 		return err
 	}
@@ -151,12 +158,12 @@ func (cp *ControlPlane) shakeHands(ctx context.Context) error {
 
 // reachedAt returns addresses of this host that stand for that of a listener: one of each family in which the host has an address that
 // others can reach, or the listener's own.
-func reachedAt(listener net.Addr) ([]string, error) {
+func (cp *ControlPlane) reachedAt(listener net.Addr) ([]string, error) {
 	at, ok := listener.(*net.TCPAddr)
 	if !ok || !at.IP.IsUnspecified() || at.IP.To4() != nil {
 		return []string{listener.String()}, nil
 	}
-	addresses, err := net.InterfaceAddrs()
+	addresses, err := cp.o.addresses()
 	if err != nil {
 		return nil, fmt.Errorf("look for the addresses of this host: %w", err)
 	}
@@ -184,14 +191,18 @@ func reachedAt(listener net.Addr) ([]string, error) {
 func (cp *ControlPlane) shakeHandsAt(ctx context.Context, address string) error {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(cp.serving.CA())
-	dialer := tls.Dialer{Config: &tls.Config{
-		RootCAs: roots, ServerName: mesh.ServingName, MinVersion: tls.VersionTLS13, NextProtos: []string{"h2"}, Time: cp.o.now,
-	}}
-	conn, err := dialer.DialContext(ctx, "tcp", address)
+	raw, err := cp.o.Dial(ctx, "tcp", address)
 	if err != nil {
 		return fmt.Errorf("connect as an agent: %w", err)
 	}
+	conn := tls.Client(raw, &tls.Config{
+		RootCAs: roots, ServerName: mesh.ServingName, MinVersion: tls.VersionTLS13, NextProtos: []string{"h2"},
+		Time: func() time.Time { return ca.TimeFor(cp.o.now(), cp.serving.Signing()) }, // checkClock says it: agents go by their own clocks
+	})
 	defer func() { _ = conn.Close() }()
+	if err := conn.HandshakeContext(ctx); err != nil {
+		return fmt.Errorf("connect as an agent: %w", err)
+	}
 	if deadline, ok := ctx.Deadline(); ok {
 		if err := conn.SetDeadline(deadline); err != nil {
 			return fmt.Errorf("connect as an agent: %w", err)
@@ -225,11 +236,23 @@ func (cp *ControlPlane) checkCAs(context.Context) error {
 	return errors.Join(errs...)
 }
 
+// checkClock returns which certificates are not valid yet by this clock. Others may have the right time, so the control plane serves on.
+func (cp *ControlPlane) checkClock(ctx context.Context) error {
+	err := errors.Join(identity.NotYetValid("the CA of the control plane", cp.serving.Signing().NotBefore, cp.o.now()), cp.authority.CheckClock())
+	if err != nil && cp.clockWrong.CompareAndSwap(false, true) {
+		cp.o.Logger.ErrorContext(ctx, "clock is wrong, certificates are not valid yet; accepting them", "err", err)
+	}
+	if err == nil {
+		cp.clockWrong.Store(false)
+	}
+	return err
+}
+
 // serveHealth serves health and metrics.
 func (cp *ControlPlane) serveHealth(ctx context.Context) error {
 	pages := health.Handler(cp.checks, health.Metrics(cp.registry))
 	pages.Handle(healthPath, health.Page(cp.checks, health.Readyz))
-	return health.Serve(ctx, cp.listeners.health, pages)
+	return health.ServeLimited(ctx, cp.listeners.health, pages, health.Limits{Connections: cp.places[usesHealth]})
 }
 
 // healthChecks returns all checks for the admin API.

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
+	"testing/synctest"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -25,11 +25,14 @@ import (
 	"github.com/sonde-mesh/sonde/identity/ca"
 	"github.com/sonde-mesh/sonde/identity/mtls"
 	"github.com/sonde-mesh/sonde/identity/serving"
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 	"github.com/sonde-mesh/sonde/meshview"
 	"github.com/sonde-mesh/sonde/store"
 	"github.com/sonde-mesh/sonde/xds"
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
+
+const adsAddress = "10.0.0.100:5678"
 
 // adsServer serves ADS of a pipeline with mTLS.
 type adsServer struct {
@@ -37,7 +40,7 @@ type adsServer struct {
 	t         *testing.T
 	authority *identity.Authority
 	serving   *serving.Certificate
-	address   string
+	network   *virtual.Network
 	applied   chan struct{}
 	// metadata of the nodes of streams. Default: none.
 	metadata *structpb.Struct
@@ -63,11 +66,11 @@ func serveADS(t *testing.T) *adsServer {
 	s.Pipeline = NewPipeline(PipelineOptions{
 		View: meshview.Options{Applied: func(meshview.Change) { s.applied <- struct{}{} }}, Authority: s.authority,
 	}, Authorize)
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	s.network = virtual.NewNetwork()
+	listener, err := s.network.Listen(t.Context(), "tcp", adsAddress)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.address = listener.Addr().String()
 	server := NewServer(c, 0, xds.ServerOptions()...)
 	s.XDS.Register(server)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -83,6 +86,12 @@ func serveADS(t *testing.T) *adsServer {
 	})
 	<-s.applied // the first view
 	return s
+}
+
+func (s *adsServer) dialer() grpc.DialOption {
+	return grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
+		return s.network.DialFrom("10.0.0.1")(ctx, "tcp", address)
+	})
 }
 
 func (s *adsServer) put(d *mesh.Dataplane) {
@@ -106,7 +115,7 @@ func (s *adsServer) stream(who identity.Subject) discoveryv3.AggregatedDiscovery
 	}
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(s.serving.CA())
-	conn, err := grpc.NewClient("passthrough:///"+s.address, grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{
+	conn, err := grpc.NewClient("passthrough:///"+adsAddress, s.dialer(), grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{
 		RootCAs: roots, ServerName: mesh.ServingName, MinVersion: tls.VersionTLS13,
 		Certificates: []tls.Certificate{{Certificate: issued.Chain, PrivateKey: key}},
 	})))
@@ -114,9 +123,7 @@ func (s *adsServer) stream(who identity.Subject) discoveryv3.AggregatedDiscovery
 		s.t.Fatal(err)
 	}
 	s.t.Cleanup(func() { _ = conn.Close() })
-	ctx, cancel := context.WithTimeout(s.t.Context(), 20*time.Second)
-	s.t.Cleanup(cancel)
-	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).DeltaAggregatedResources(ctx)
+	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).DeltaAggregatedResources(s.t.Context())
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -136,33 +143,34 @@ func pod(uid, address string) *mesh.Dataplane {
 
 // A stream of a deleted pod ends when its successor comes, without anything of that, and cannot be opened again.
 func TestADSOfADeletedPod(t *testing.T) {
-	t.Parallel()
-	s := serveADS(t)
-	one, two := pod("1", "10.0.0.1"), pod("2", "10.0.0.2")
-	s.put(one)
-	old := s.stream(identity.SubjectOf(one))
-	r, err := old.Recv()
-	if err != nil || !strings.Contains(r.String(), "10.0.0.1") {
-		t.Fatalf("the first pod gets %v, %v", r, err)
-	}
-	s.put(two)
-	refused := func(stream discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient) {
-		t.Helper()
-		for {
-			r, err := stream.Recv()
-			if err == nil && !strings.Contains(r.String(), "10.0.0.2") {
-				continue
-			}
-			if status.Code(err) != codes.PermissionDenied || !strings.Contains(err.Error(), `the current one has UID "2"`) {
-				t.Errorf("the deleted pod gets %v, %v, want PermissionDenied", r, err)
-			}
-			return
+	synctest.Test(t, func(t *testing.T) {
+		s := serveADS(t)
+		one, two := pod("1", "10.0.0.1"), pod("2", "10.0.0.2")
+		s.put(one)
+		old := s.stream(identity.SubjectOf(one))
+		r, err := old.Recv()
+		if err != nil || !strings.Contains(r.String(), "10.0.0.1") {
+			t.Fatalf("the first pod gets %v, %v", r, err)
 		}
-	}
-	refused(old)
-	refused(s.stream(identity.SubjectOf(one)))
-	refused(s.stream(identity.Subject{Mesh: "default", Dataplane: "db-0.shop", Path: "/workload/db"}))
-	if r, err := s.stream(identity.SubjectOf(two)).Recv(); err != nil || !strings.Contains(r.String(), "10.0.0.2") {
-		t.Errorf("the second pod gets %v, %v", r, err)
-	}
+		s.put(two)
+		refused := func(stream discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient) {
+			t.Helper()
+			for {
+				r, err := stream.Recv()
+				if err == nil && !strings.Contains(r.String(), "10.0.0.2") {
+					continue
+				}
+				if status.Code(err) != codes.PermissionDenied || !strings.Contains(err.Error(), `the current one has UID "2"`) {
+					t.Errorf("the deleted pod gets %v, %v, want PermissionDenied", r, err)
+				}
+				return
+			}
+		}
+		refused(old)
+		refused(s.stream(identity.SubjectOf(one)))
+		refused(s.stream(identity.Subject{Mesh: "default", Dataplane: "db-0.shop", Path: "/workload/db"}))
+		if r, err := s.stream(identity.SubjectOf(two)).Recv(); err != nil || !strings.Contains(r.String(), "10.0.0.2") {
+			t.Errorf("the second pod gets %v, %v", r, err)
+		}
+	})
 }

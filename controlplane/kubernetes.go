@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
+	"google.golang.org/protobuf/types/known/timestamppb"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	authenticationv1 "k8s.io/client-go/kubernetes/typed/authentication/v1"
@@ -31,6 +32,7 @@ import (
 	"github.com/sonde-mesh/sonde/identity/serving"
 	"github.com/sonde-mesh/sonde/identity/token"
 	"github.com/sonde-mesh/sonde/internal/kubeconfig"
+	"github.com/sonde-mesh/sonde/strict"
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
@@ -83,9 +85,9 @@ func (c *cluster) means() means {
 	namespace := c.cp.o.Kubernetes.Namespace
 	return means{
 		sources:        append(controller.Sources(), sourcePeers),
-		explicitMeshes: true,
-		identity:       identity.Options{Secrets: c.secrets(), Proxies: c.proxies},
-		names:          serviceNames(c.cp.o.Kubernetes.Service, namespace),
+		explicitMeshes: true, servicesChecked: true,
+		identity: identity.Options{Secrets: c.secrets(), Proxies: c.proxies},
+		names:    serviceNames(c.cp.o.Kubernetes.Service, namespace),
 	}
 }
 
@@ -93,6 +95,8 @@ func (c *cluster) means() means {
 func (c *cluster) secrets() *secrets.Store {
 	return secrets.New(c.client.CoreV1().Secrets(c.cp.o.Kubernetes.Namespace))
 }
+
+func (*cluster) emptied() bool { return false } // pods of a mesh that does not exist are not served
 
 func (c *cluster) missing() error { return c.controller.Missing() }
 
@@ -140,7 +144,14 @@ func (k *Kubernetes) Config() (*rest.Config, error) {
 func (c *cluster) problems() []*adminv1.Problem {
 	var problems []*adminv1.Problem
 	for _, p := range c.controller.Objects.Problems() {
-		problems = append(problems, &adminv1.Problem{File: path.Join(p.Resource, p.Namespace, p.Name), Text: p.Text})
+		problem := &adminv1.Problem{File: path.Join(p.Resource, p.Namespace, p.Name), Text: p.Text, Object: "mesh/" + p.Name}
+		if p.Namespace != "" {
+			problem.Object = "dataplane/" + mesh.ObjectDataplane(p.Namespace, p.Name)
+		}
+		if !p.Since.IsZero() {
+			problem.Since = timestamppb.New(p.Since)
+		}
+		problems = append(problems, problem)
 	}
 	return problems
 }
@@ -160,12 +171,12 @@ func (c *cluster) connect() (connection, error) {
 	}
 	c.webhook = c.webhookCheck(certificate)
 	c.controller, err = controller.New(controller.Options{
-		Config: c.config, Namespace: o.Kubernetes.Namespace, Replica: o.Kubernetes.Replica, Secrets: c.secrets(), Builder: c.cp.pipeline.Builder,
+		Config: c.config, Namespace: o.Kubernetes.Namespace, Replica: o.Kubernetes.Replica, Secrets: c.secrets(), Builder: c.cp.pipeline.Builder, Recorded: c.cp.authority.Recorded,
 		WebhookConfiguration: o.Kubernetes.WebhookConfiguration, Webhooks: injectingWebhooks, CA: certificate.ca, CAChanged: certificate.changed,
 		ServingCA: c.cp.serving.CA, ServingCAChanged: c.cp.serving.Changed(),
-		Peers: c.cp.peers.Follow, Fit: c.cp.peers.Stale, Liveness: c.liveness, TellRestarts: c.tellRestarts, WithoutGrants: c.withoutGrants,
+		Peers: c.cp.peers.Follow, Fit: c.cp.peers.Stale, Election: o.Kubernetes.Election, Liveness: c.liveness, TellRestarts: c.tellRestarts, WithoutGrants: c.withoutGrants,
 		Sight: c.sight(), FreezeMode: o.Kubernetes.FreezeMode, WhyNotInjected: c.whyNotInjected, InjectionLabels: c.injection().InjectionKeys(),
-		GuardedLiveness: o.Kubernetes.GuardedLiveness, ProbesMode: o.ProbesMode, Loops: c.loops, Logger: o.Logger, Registerer: c.cp.registry,
+		GuardedLiveness: o.Kubernetes.GuardedLiveness, ProbesMode: o.ProbesMode, Loops: c.loops, Logger: o.Logger, Registerer: c.cp.registry, Memory: o.Memory,
 		Drains: source.Drains{Taints: o.Kubernetes.Drain.Taints, MinServing: o.Kubernetes.Drain.MinServing, IgnoreNodes: o.Kubernetes.Drain.IgnoreNodes},
 	})
 	if err != nil {
@@ -175,7 +186,7 @@ func (c *cluster) connect() (connection, error) {
 		Name: "sonde_store_problems", Help: "Problems in the objects of the store now, by severity: error or warning. On Kubernetes these are Meshes and Dataplanes that are not valid. Services that only outbounds name are not counted.",
 		ConstLabels: prometheus.Labels{"severity": "error"},
 	}, func() float64 { return float64(len(c.problems())) }))
-	c.cp.peers.ConnectFreeze(TellFreeze(c.controller.Freeze))
+	c.cp.peers.ConnectFreeze(c.controller.Freeze)
 	c.cp.peers.ConnectRevisions(revisions{c})
 	authenticator, err := c.authenticator()
 	if err != nil {
@@ -187,16 +198,18 @@ func (c *cluster) connect() (connection, error) {
 	}
 	server, err := webhook.NewServer(webhook.ServerOptions{
 		Injection: *c.injection(), ControlPlaneCA: c.cp.serving.CA, TLS: certificate.tls, Namespace: c.namespace, Meshes: c.meshes, Strict: c.strict, InUse: c.inUse, PodExists: c.podExists,
-		ServiceIPs: c.serviceIPs, Log: o.Logger, Registerer: c.cp.registry,
+		ServiceIPs: c.serviceIPs, Connections: c.cp.places[usesWebhook], Log: o.Logger, Registerer: c.cp.registry,
 	})
 	if err != nil {
 		return connection{}, err
 	}
 	serve := func(ctx context.Context) error { return server.Serve(ctx, c.cp.listeners.webhook) }
+	answers := c.restartAnswers()
 	tasks := slices.Concat(certificate.tasks, c.peerTasks(), []func(context.Context) error{c.controller.Run, serve})
 	return connection{
 		tokens: authenticator, access: access, tasks: tasks, servingWaits: c.servingWaits(), restarts: podRestarts{c.controller.Restarts},
-		decisions: c.decisions, restartReport: c.restartReport(), frozen: c.controller.Freeze.Held, freeze: c.orderFreeze, podsAt: c.podsAt,
+		decisions: answers.Decisions, restartAnswers: answers,
+		frozen: c.controller.Freeze.Held, freeze: c.orderFreeze, podsAt: strict.Pods{Client: c.client, Logger: o.Logger}.At,
 	}, nil
 }
 

@@ -33,12 +33,14 @@ func (cp *ControlPlane) listen(ctx context.Context) (err error) {
 	type port struct {
 		name, field    string
 		value, address string // of the field, and what it stands for
+		ip             mesh.FieldError
 		listener       *net.Listener
 	}
 	host := strings.TrimPrefix(cp.o.BindAddress, DefaultBindAddress) // to Go, no address means all
+	bound := mesh.FieldError{Field: "BindAddress", Value: cp.o.BindAddress, Allowed: mesh.AllowedOwnAddress}
 	at := func(name, field string, number uint16, listener *net.Listener) port {
 		value := strconv.Itoa(int(number))
-		return port{name, field, value, net.JoinHostPort(host, value), listener}
+		return port{name, field, value, net.JoinHostPort(host, value), bound, listener}
 	}
 	ports := []port{
 		at("agents", "AgentsPort", cp.o.AgentsPort, &cp.listeners.agents),
@@ -46,12 +48,12 @@ func (cp *ControlPlane) listen(ctx context.Context) (err error) {
 		at("health", "HealthPort", cp.o.HealthPort, &cp.listeners.health),
 	}
 	if a := cp.o.HealthAddress; a != "" {
-		ports[len(ports)-1] = port{"health", "HealthAddress", a, strings.TrimPrefix(a, DefaultBindAddress), &cp.listeners.health}
+		own := mesh.FieldError{Field: "HealthAddress", Value: a, Allowed: mesh.AllowedOwnHostPort}
+		ports[len(ports)-1] = port{"health", own.Field, a, strings.TrimPrefix(a, DefaultBindAddress), own, &cp.listeners.health}
 	}
 	if cp.o.onKubernetes() {
 		ports = append(ports, at("webhook", "WebhookPort", cp.o.WebhookPort, &cp.listeners.webhook), at("peers", "PeerPort", cp.o.PeerPort, &cp.listeners.peers))
 	}
-	var config net.ListenConfig
 	var open []net.Listener
 	defer func() {
 		if err != nil {
@@ -62,9 +64,9 @@ func (cp *ControlPlane) listen(ctx context.Context) (err error) {
 	}()
 	addresses := map[string]string{}
 	for _, p := range ports {
-		l, err := config.Listen(ctx, "tcp", p.address)
+		l, err := cp.o.Listen(ctx, "tcp", p.address)
 		if err != nil {
-			return &mesh.FieldError{Field: p.field, Value: p.value, Err: err}
+			return mesh.ListenError(p.ip, mesh.FieldError{Field: p.field, Value: p.value}, err)
 		}
 		open = append(open, l)
 		*p.listener, addresses[p.name] = l, l.Addr().String()

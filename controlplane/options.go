@@ -2,6 +2,7 @@ package controlplane
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"log/slog"
 	"net"
@@ -12,10 +13,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fsnotify/fsnotify"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/controller/freeze"
+	"github.com/sonde-mesh/sonde/controller/leader"
 	"github.com/sonde-mesh/sonde/restartbudget"
 	"github.com/sonde-mesh/sonde/webhook"
 )
@@ -75,15 +78,25 @@ type Options struct {
 	ProbesMode mesh.ProbesMode
 	// Memory is how many bytes the process may use: it limits how many unauthenticated clients may be connected. Default 512 MiB.
 	Memory uint64
+	// OpenFiles is how many file descriptors the process may open, which its ports share. Default: no limit.
+	OpenFiles int
 	// Version of the program, to tell agents.
 	Version string
 	// Logger, default none.
 	Logger *slog.Logger
+	// Listen opens the listeners. Default: net.ListenConfig.Listen.
+	Listen func(ctx context.Context, network, address string) (net.Listener, error)
+	// Dial connects to the listener for agents, for readiness. Default: net.Dialer.DialContext.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
 	// loopLimit is how long a turn of a loop may take. Default defaultLoopLimit.
 	loopLimit time.Duration
 	// now is the clock of certificates. Default time.Now.
 	now func() time.Time
+	// addresses of this host. Default: net.InterfaceAddrs.
+	addresses func() ([]net.Addr, error)
+	// watcher reports changes of files. Default: as in store.DirOptions.
+	watcher func() (*fsnotify.Watcher, error)
 }
 
 // Kubernetes has the options of a control plane on Kubernetes.
@@ -101,6 +114,8 @@ type Kubernetes struct {
 	// WebhookCertDir is a directory with tls.crt, tls.key and ca.crt of the webhook, which another program renews. ca.crt is what is
 	// written into the webhook configurations, and need not be there if nothing is. Default: the control plane's own CA signs it.
 	WebhookCertDir string
+	// Election has the times after which another replica leads.
+	Election leader.Times
 	// Drain says which proxies should get no new traffic.
 	Drain Drain
 	// GuardedLiveness says which containers may restart whose guarded liveness probes fail. It is that of Live, at the start.
@@ -147,10 +162,19 @@ func (o Options) withDefaults() Options {
 	o.BindAddress = cmp.Or(o.BindAddress, DefaultBindAddress)
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	o.ProbesMode = cmp.Or(o.ProbesMode, mesh.ProbesUnified)
+	if o.Listen == nil {
+		o.Listen = new(net.ListenConfig).Listen
+	}
+	if o.Dial == nil {
+		o.Dial = new(net.Dialer).DialContext
+	}
 	o.ConnectionAge = cmp.Or(o.ConnectionAge, DefaultConnectionAge)
 	o.loopLimit = cmp.Or(o.loopLimit, defaultLoopLimit)
 	if o.now == nil {
 		o.now = time.Now
+	}
+	if o.addresses == nil {
+		o.addresses = net.InterfaceAddrs
 	}
 	k := &o.Kubernetes
 	k.Namespace, k.Service = cmp.Or(k.Namespace, webhook.DefaultNamespace), cmp.Or(k.Service, DefaultService)

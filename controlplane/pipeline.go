@@ -15,6 +15,8 @@ import (
 	"github.com/sonde-mesh/sonde/health/heartbeat"
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/meshview"
+	"github.com/sonde-mesh/sonde/meshview/since"
+	"github.com/sonde-mesh/sonde/recorded"
 	"github.com/sonde-mesh/sonde/xds"
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
@@ -25,8 +27,10 @@ type PipelineOptions struct {
 	View meshview.Options
 	// XDS has the options of the ADS server.
 	XDS xds.Options
-	// Authority makes a CA for each new mesh. Default: meshes get none.
+	// Authority makes a CA for each new mesh, and records its Mesh. Default: meshes get no CA.
 	Authority *identity.Authority
+	// Emptied reports whether the store has no objects, as an unmounted volume: recorded meshes do not end meanwhile. Default: never.
+	Emptied func() bool
 	// Publishing is told, before the Builder's View has it, that a change of what concerns these proxies' endpoints is on its way, and what it
 	// returns is called once all Envoys that it concerns have taken it, or after awaitLimit: one that hangs holds up no other. Proxies of pods
 	// are left out. Default: none.
@@ -44,8 +48,11 @@ type Pipeline struct {
 	Builder    *meshview.Builder
 	Translator *generator.Translator
 	XDS        *xds.Server
+	// Since knows since when what people see is as it is.
+	Since *since.Times
 
 	authority   *identity.Authority
+	recorder    *recorded.Recorder
 	trustDomain string
 	loop        *heartbeat.Loop
 	publishing  func([]mesh.ID) func()
@@ -62,8 +69,14 @@ type Authorizer func(ctx context.Context, nodeID string, p *meshview.Proxy) erro
 // NewPipeline joins builder, translator and ADS server. authorize decides which client may open an ADS stream; with mTLS it is
 // Authorize.
 func NewPipeline(o PipelineOptions, authorize Authorizer) *Pipeline {
-	p := &Pipeline{authority: o.Authority, trustDomain: o.View.TrustDomain, loop: o.View.Loop, publishing: o.Publishing, log: cmp.Or(o.Logger, slog.New(slog.DiscardHandler))}
+	p := &Pipeline{authority: o.Authority, trustDomain: o.View.TrustDomain, loop: o.View.Loop, Since: since.New(), publishing: o.Publishing, log: cmp.Or(o.Logger, slog.New(slog.DiscardHandler))}
+	if o.Authority != nil {
+		o.View.Sources = append(slices.Clone(o.View.Sources), recorded.Source)
+	}
 	p.Builder = meshview.NewBuilder(o.View)
+	if o.Authority != nil {
+		p.recorder = recorded.New(o.Authority, p.Builder, o.Emptied, p.log)
+	}
 	p.Translator = generator.NewTranslator(generator.TranslatorOptions{
 		TrustDomain: o.View.TrustDomain,
 		Report:      func(err error) { p.log.Error("resource generation failed", "err", err) },
@@ -78,13 +91,16 @@ func NewPipeline(o PipelineOptions, authorize Authorizer) *Pipeline {
 // Run passes all changes on until ctx ends, and then returns nil.
 func (p *Pipeline) Run(ctx context.Context) error {
 	defer p.awaiting.Wait()
+	p.awaiting.Go(func() { p.recorder.Run(ctx) })
 	return p.Builder.Run(ctx, func(c meshview.Change) { p.apply(ctx, c) })
 }
 
 // apply passes a change of the view on to all Envoys that it affects.
 func (p *Pipeline) apply(ctx context.Context, c meshview.Change) {
 	p.ensureAuthorities(ctx, c)
+	p.recorder.Record(ctx, c)
 	p.newest.Store(c.After)
+	p.Since.Follow(c, time.Now())
 	p.XDS.Reauthorize(newInstances(c))
 	desired, err := p.Translator.Apply(c)
 	if err != nil {

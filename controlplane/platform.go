@@ -7,13 +7,16 @@ import (
 
 	"github.com/sonde-mesh/sonde/admin"
 	"github.com/sonde-mesh/sonde/agents/join"
-	"github.com/sonde-mesh/sonde/agents/observed"
 	"github.com/sonde-mesh/sonde/agents/session"
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
+	peerv1 "github.com/sonde-mesh/sonde/api/peer/v1"
+	"github.com/sonde-mesh/sonde/facts"
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/identity/serving"
-	"github.com/sonde-mesh/sonde/peers"
+	"github.com/sonde-mesh/sonde/replicas"
+	"github.com/sonde-mesh/sonde/strict"
 )
 
 // platform is where the objects of a mesh come from, and its keys and records are kept: files, or a cluster.
@@ -25,7 +28,7 @@ type platform interface {
 	// connect makes what feeds the pipeline, which is there by then. It is called once, before the methods that follow.
 	connect() (connection, error)
 	// peers returns the other replicas, which are known once the platform is connected; nil where there are none.
-	peers() (*peers.Peers, error)
+	peers() (*replicas.Peers, error)
 	// replica returns the name of this replica, "" where there are none.
 	replica() string
 	// leads reports whether this replica does what only one of them does.
@@ -38,10 +41,14 @@ type platform interface {
 	missing() error
 	// lost returns since when what keeps the objects is not heard, and why; no error while it is.
 	lost() (since time.Time, err error)
+	// emptied is passed on to PipelineOptions.Emptied.
+	emptied() bool
 	// refused is called for a join that is refused, probeFailed for a probe that fails, listenerRefused once an Envoy refuses a listener.
 	refused(join.Refusal)
-	probeFailed(session.ProbeFailure)
+	probeFailed(identity.Subject, *agentv1.ProbeFailure)
 	listenerRefused(proxy mesh.ID, listener, reason string)
+	// absent is agents.Options.Absent.
+	absent(identity.Subject) string
 	// listened gets the addresses of the listeners, JSON.
 	listened(addresses []byte) error
 	// close ends the use of the platform, connected or not.
@@ -54,12 +61,14 @@ type means struct {
 	// meshview.Options.ExplicitMeshes.
 	sources        []string
 	explicitMeshes bool
+	// servicesChecked is passed on to meshview.Options.
+	servicesChecked bool
 	// identity has where the CAs are kept, and what is known of proxies.
 	identity identity.Options
 	// names are DNS names of the serving certificate, besides mesh.ServingName.
 	names []string
 	// storage keeps what agents have said. It is nil if nothing of it is kept.
-	storage observed.Storage
+	storage facts.Storage
 }
 
 // connection is what a platform has once it is connected.
@@ -72,14 +81,15 @@ type connection struct {
 	tasks []func(context.Context) error
 	// restarts says what agents are told of restarts, nil if none are granted.
 	restarts session.Restarts
-	// decisions are what this replica has decided about restarts, for the others; restartReport answers sondectl. Both are nil if none are granted.
-	decisions     func(peers.DecisionFilter) peers.Decisions
-	restartReport admin.Restarts
+	// decisions are what this replica has decided about restarts, for the others; restartAnswers answers sondectl. Both
+	// are nil if none are granted.
+	decisions      func(*peerv1.ListDecisionsRequest) *peerv1.ListDecisionsPart
+	restartAnswers admin.Restarts
 	// frozen says why nothing may follow from silence, freeze freezes and thaws zones for sondectl. Both are nil where there are none.
 	frozen func() string
 	freeze func(context.Context, *adminv1.FreezeZoneRequest) (*adminv1.FreezeZoneResponse, error)
 	// podsAt returns which pods have had addresses at some time, nil where there are no pods.
-	podsAt func(ctx context.Context, last map[netip.Addr]time.Time) map[netip.Addr]podAt
-	// servingWaits are what else a rotation of the serving CA waits for, see rotation.ServingOptions.
+	podsAt func(ctx context.Context, last map[netip.Addr]time.Time) map[netip.Addr]strict.Pod
+	// servingWaits are what else a rotation of the serving CA waits for, see rotation.Options.
 	servingWaits []func(context.Context, serving.Rotation) []string
 }

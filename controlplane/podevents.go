@@ -4,11 +4,12 @@ import (
 	"strings"
 
 	"github.com/sonde-mesh/sonde/agents/join"
-	"github.com/sonde-mesh/sonde/agents/session"
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/controller/events"
 	"github.com/sonde-mesh/sonde/controller/source"
 	"github.com/sonde-mesh/sonde/controller/watch"
+	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/internal/podcause"
 )
 
@@ -55,16 +56,25 @@ func (c *cluster) refused(r join.Refusal) {
 	c.controller.Events.Record(e)
 }
 
+// absent says that the pod of a proxy has no place in its namespace's share of the memory, "" for any other.
+func (c *cluster) absent(who identity.Subject) string {
+	_, p := c.podOfDataplane(who.Dataplane)
+	if p == nil || !p.Beyond || string(p.UID) != who.Instance {
+		return ""
+	}
+	return "its pod " + p.Problem
+}
+
 // probeFailed makes an event of a probe that fails, with the reason that the kubelet would have given: its own event shows a status
 // alone.
-func (c *cluster) probeFailed(f session.ProbeFailure) {
-	key, p := c.podOfDataplane(f.Proxy.Dataplane)
-	if p == nil || string(p.UID) != f.Proxy.Instance {
+func (c *cluster) probeFailed(proxy identity.Subject, f *agentv1.ProbeFailure) {
+	key, p := c.podOfDataplane(proxy.Dataplane)
+	if p == nil || string(p.UID) != proxy.Instance {
 		return
 	}
-	e := aboutContainer(key, p, f.Container)
-	e.Reason, e.Action = podcause.ProbeFailed, f.Class
-	e.Note = podcause.Failure{Probe: f.Probe, Verdict: f.Verdict, Reason: f.Reason}.String()
+	e := aboutContainer(key, p, f.GetContainer())
+	e.Reason, e.Action = podcause.ProbeFailed, f.GetClass()
+	e.Note = podcause.Failure{Probe: f.GetProbe(), Verdict: f.GetVerdict(), Reason: f.GetReason()}.String()
 	c.controller.Events.Record(e)
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -11,14 +12,11 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
-	"github.com/sonde-mesh/sonde/internal/grpctest"
+	"github.com/sonde-mesh/sonde/internal/testing/grpctest"
 	"github.com/sonde-mesh/sonde/meshview"
 	"github.com/sonde-mesh/sonde/xds"
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
-
-// soonEnough is how long a test waits for what must happen, quietTime how long it checks that something does not.
-const soonEnough, quietTime = 10 * time.Second, 50 * time.Millisecond
 
 // slowEnvoy is a client that answers when the test says so.
 type slowEnvoy struct {
@@ -81,67 +79,59 @@ func client() *mesh.Dataplane {
 
 // TestPublishingWaitsForClients shows that a change of an endpoint counts as taken when its client has answered, or has not for long.
 func TestPublishingWaitsForClients(t *testing.T) {
-	t.Parallel()
-	told, taken := make(chan []mesh.ID, 10), make(chan struct{}, 10)
-	p := NewPipeline(PipelineOptions{
-		Publishing: func(ids []mesh.ID) func() {
-			told <- ids
-			return func() { taken <- struct{}{} }
-		},
-		View: meshview.Options{Sources: []string{"test"}},
-	}, func(context.Context, string, *meshview.Proxy) error { return nil })
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- p.Run(ctx) }()
-	defer func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
+	synctest.Test(t, func(t *testing.T) {
+		told, taken := make(chan []mesh.ID, 10), make(chan struct{}, 10)
+		p := NewPipeline(PipelineOptions{
+			Publishing: func(ids []mesh.ID) func() {
+				told <- ids
+				return func() { taken <- struct{}{} }
+			},
+			View: meshview.Options{Sources: []string{"test"}},
+		}, func(context.Context, string, *meshview.Proxy) error { return nil })
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- p.Run(ctx) }()
+		defer func() {
+			cancel()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		}()
+		p.Builder.Set("test", api(false))
+		p.Builder.Set("test", client())
+		p.Builder.Synced("test")
+		takenWithin := func(what string, began time.Time, least, most time.Duration) {
+			t.Helper()
+			<-taken
+			if took := time.Since(began); took < least || took > most {
+				t.Errorf("%s: taken after %s, want %s to %s", what, took, least, most)
+			}
 		}
-	}()
-	p.Builder.Set("test", api(false))
-	p.Builder.Set("test", client())
-	p.Builder.Synced("test")
-	within := func(what string) {
-		t.Helper()
-		select {
-		case <-taken:
-		case <-time.After(soonEnough):
-			t.Fatalf("not taken: %s", what)
+		began := time.Now()
+		<-told
+		takenWithin("without clients", began, 0, 0)
+
+		envoy := connectEnvoy(t, p, "default/web-1")
+		clusters := envoy.receive()
+		envoy.ack(clusters)
+		envoy.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: string(resource.Endpoint), ResourceNamesSubscribe: []string{clusters.GetResources()[0].GetName()}})
+		envoy.ack(envoy.receive())
+
+		began = time.Now()
+		p.Builder.Set("test", api(true))
+		if ids := <-told; !slices.Equal(ids, []mesh.ID{"default/api-1"}) {
+			t.Errorf("told of %v", ids)
 		}
-	}
-	<-told
-	within("without clients")
+		endpoints := envoy.receive()
+		const late = awaitLimit / 2
+		time.Sleep(time.Until(began.Add(late)))
+		envoy.ack(endpoints)
+		takenWithin("with the answer", began, late, late+100*time.Millisecond)
 
-	envoy := connectEnvoy(t, p, "default/web-1")
-	clusters := envoy.receive()
-	envoy.ack(clusters)
-	envoy.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: string(resource.Endpoint), ResourceNamesSubscribe: []string{clusters.GetResources()[0].GetName()}})
-	envoy.ack(envoy.receive())
-
-	changed := time.Now()
-	p.Builder.Set("test", api(true))
-	if ids := <-told; !slices.Equal(ids, []mesh.ID{"default/api-1"}) {
-		t.Errorf("told of %v", ids)
-	}
-	endpoints := envoy.receive()
-	select {
-	case <-taken:
-		if took := time.Since(changed); took < awaitLimit { // else this machine was busy for that long
-			t.Errorf("taken after %s, and the client has not answered", took)
-		}
-		taken <- struct{}{}
-	case <-time.After(quietTime):
-	}
-	envoy.ack(endpoints)
-	within("with the answer")
-
-	began := time.Now()
-	p.Builder.Set("test", api(false))
-	<-told
-	envoy.receive()
-	within("of a client that does not answer")
-	if took := time.Since(began); took < awaitLimit {
-		t.Errorf("taken after %s without an answer, want %s", took, awaitLimit)
-	}
+		began = time.Now()
+		p.Builder.Set("test", api(false))
+		<-told
+		envoy.receive()
+		takenWithin("without an answer", began, awaitLimit, awaitLimit)
+	})
 }

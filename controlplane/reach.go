@@ -9,6 +9,8 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/sonde-mesh/sonde/internal/run"
 )
 
 // How often an API server is asked that does not answer: after a second, then twice as late each time up to longestPause.
@@ -31,12 +33,7 @@ func (c *cluster) reach(ctx context.Context) error {
 		}
 		c.cp.waiting.Store(&err)
 		c.cp.o.Logger.WarnContext(ctx, "API server does not answer, retrying", "err", err, "pause", pause)
-		timer := time.NewTimer(pause)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-		case <-timer.C:
-		}
+		_ = run.Sleep(ctx, pause) // ask fails once ctx has ended
 	}
 }
 

@@ -7,19 +7,19 @@ import (
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/health"
-	"github.com/sonde-mesh/sonde/peers"
+	"github.com/sonde-mesh/sonde/replicas"
 )
 
 // sourcePeers has no objects. It is synced once the other replicas have said what they know, so that the first view has it.
 const sourcePeers = "peers"
 
 // peers returns the other replicas of a control plane on Kubernetes.
-func (c *cluster) peers() (*peers.Peers, error) {
+func (c *cluster) peers() (*replicas.Peers, error) {
 	cp := c.cp
 	certificate := cp.serving.Replica(cp.o.TrustDomain, cp.o.Kubernetes.Replica)
-	p, err := peers.New(peers.Options{
+	p, err := replicas.New(replicas.Options{
 		Name: cp.o.Kubernetes.Replica, Version: cp.o.Version, Server: certificate.Server(), Client: certificate.Client(), NameOf: certificate.NameOf,
-		Registerer: cp.registry, Logger: cp.o.Logger, Now: cp.o.now,
+		Connections: cp.places[usesPeers], Registerer: cp.registry, Logger: cp.o.Logger, Now: cp.o.now,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("connect the replicas: %w", err)

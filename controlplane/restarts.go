@@ -3,10 +3,8 @@ package controlplane
 import (
 	"errors"
 
-	"google.golang.org/protobuf/types/known/durationpb"
-
-	"github.com/sonde-mesh/sonde/agents/observed"
 	"github.com/sonde-mesh/sonde/agents/session"
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/controller/restarts"
@@ -43,56 +41,25 @@ func (p podRestarts) Of(id mesh.ID) *agentv1.Restarts {
 	if !is {
 		return nil
 	}
-	orders, known := p.restarts.Of(pod)
-	if !known {
-		return nil
-	}
-	m := &agentv1.Restarts{Mode: modes[orders.Mode], WhenAway: whenAway(orders.Away)}
-	for _, g := range orders.Grants {
-		m.Grants = append(m.Grants, &agentv1.RestartGrant{Name: g.Name, Container: g.Container, Epoch: g.Epoch})
-	}
-	return m
-}
-
-var modes = map[restarts.Mode]agentv1.Restarts_Mode{
-	restarts.Hold: agentv1.Restarts_HOLD, restarts.Native: agentv1.Restarts_NATIVE, restarts.Suspended: agentv1.Restarts_SUSPENDED,
-}
-
-var awayPolicies = map[restarts.AwayPolicy]agentv1.WhenAway_Policy{
-	restarts.AwayHold: agentv1.WhenAway_HOLD, restarts.AwaySlots: agentv1.WhenAway_SLOTS, restarts.AwayNative: agentv1.WhenAway_NATIVE,
-}
-
-func whenAway(a restarts.Away) *agentv1.WhenAway {
-	return &agentv1.WhenAway{
-		Policy: awayPolicies[a.Policy], After: durationpb.New(a.After), Turn: uint32(a.Turn), Turns: uint32(a.Turns), TurnTime: durationpb.New(a.TurnTime),
-	}
+	return p.restarts.Of(pod)
 }
 
 // Held implements session.Restarts.
 func (p podRestarts) Held(mesh.ID) { p.restarts.Wake() }
 
 // liveness returns what agents say, by pod.
-func (c *cluster) liveness() map[watch.Key]restarts.Liveness {
+func (c *cluster) liveness() map[watch.Key]agentv1.ReportedLiveness {
 	return LivenessOf(c.cp.agents.PodLiveness())
 }
 
 // LivenessOf returns by pod what agents have said.
-func LivenessOf(said map[mesh.ID]observed.PodLiveness) map[watch.Key]restarts.Liveness {
-	all := map[watch.Key]restarts.Liveness{}
-	for id, said := range said {
+func LivenessOf(said map[mesh.ID]agentv1.ReportedLiveness) map[watch.Key]agentv1.ReportedLiveness {
+	all := map[watch.Key]agentv1.ReportedLiveness{}
+	for id, l := range said {
 		_, name := mesh.SplitID(id)
-		pod, is := podOf(name)
-		if !is {
-			continue
+		if pod, is := podOf(name); is {
+			all[pod] = l
 		}
-		l := restarts.Liveness{Passing: said.Passing, Unused: said.Unused}
-		for _, f := range said.Failing {
-			l.Failing = append(l.Failing, restarts.Failing{Container: f.Container, Since: f.Since, Reason: f.Reason, Grant: f.Grant})
-			if f.Grant == "" { // with one it does not ask for another
-				l.Asking = append(l.Asking, restarts.Asking{Container: f.Container, Since: f.Since})
-			}
-		}
-		all[pod] = l
 	}
 	return all
 }
@@ -114,4 +81,20 @@ func (c *cluster) withoutGrants() map[watch.Key]bool {
 		}
 	}
 	return all
+}
+
+// restartAnswers answers sondectl, and other replicas that do not lead.
+func (c *cluster) restartAnswers() *restarts.Answers {
+	return &restarts.Answers{
+		Restarts: c.controller.Restarts, Replica: c.replica(), Others: c.cp.peers.Decisions, Agent: c.agentOf,
+	}
+}
+
+func (c *cluster) agentOf(pod watch.Key) (*adminv1.AgentState, *adminv1.Agent) {
+	p := c.controller.Cluster.PodNamed(pod)
+	if p == nil {
+		return nil, nil
+	}
+	id := mesh.MakeID(p.Mesh, pod.Name+"."+pod.Namespace)
+	return c.cp.agents.States()[id], c.cp.agents.Agents()[id]
 }

@@ -7,12 +7,14 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/identity"
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 	"github.com/sonde-mesh/sonde/meshview"
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
@@ -48,7 +50,7 @@ func TestServedState(t *testing.T) {
 		}, ""},
 	}
 	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
+		virtual.Run(t, name, func(t *testing.T) {
 			s := serveADS(t)
 			one := redirected("1", "10.0.0.1")
 			s.put(one)
@@ -84,7 +86,7 @@ func TestServedState(t *testing.T) {
 // An Envoy is served what its bootstrap asks for.
 func TestServedStateWithRecords(t *testing.T) {
 	for value, recorded := range map[string]bool{"true": true, "false": false} {
-		t.Run(value, func(t *testing.T) {
+		virtual.Run(t, value, func(t *testing.T) {
 			s := serveADS(t)
 			s.metadata = &structpb.Struct{Fields: map[string]*structpb.Value{resource.NodeRecords: structpb.NewStringValue(value)}}
 			m := mesh.ImpliedMesh(mesh.DefaultMesh)
@@ -110,14 +112,16 @@ func TestServedStateWithRecords(t *testing.T) {
 
 // While a change is on its way nothing is compared, and what was found before counts.
 func TestServedStateDuringAChange(t *testing.T) {
-	s := serveADS(t)
-	view := s.newest.Load()
-	defer s.newest.Store(view)
-	s.newest.Store(nil)
-	state := servedState{last: errors.New("before")}
-	if err := state.check(t.Context(), s.Pipeline); err == nil || err.Error() != "before" {
-		t.Errorf("check() = %v, want what was found before", err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		s := serveADS(t)
+		view := s.newest.Load()
+		defer s.newest.Store(view)
+		s.newest.Store(nil)
+		state := servedState{last: errors.New("before")}
+		if err := state.check(t.Context(), s.Pipeline); err == nil || err.Error() != "before" {
+			t.Errorf("check() = %v, want what was found before", err)
+		}
+	})
 }
 
 // BenchmarkServedState measures one run in a cluster of 2,000 pods and 100 Services, ten of whose pods have a stream.

@@ -10,7 +10,8 @@ import (
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/health"
-	"github.com/sonde-mesh/sonde/peers"
+	"github.com/sonde-mesh/sonde/internal/run"
+	"github.com/sonde-mesh/sonde/replicas"
 )
 
 // A replica whose watch hangs serves endpoints that are no more, and a new pod whose agent or Envoy comes to it never gets ready. As long as another
@@ -32,9 +33,9 @@ func (c *cluster) checkStale() {
 // revisions says how far this replica has read the pods of the mesh.
 type revisions struct{ *cluster }
 
-var _ peers.Revisions = revisions{}
+var _ replicas.Revisions = revisions{}
 
-// Read implements peers.Revisions.
+// Read implements replicas.Revisions.
 func (r revisions) Read(ctx context.Context) (newest, seen uint64) {
 	ctx, cancel := context.WithTimeout(ctx, compareInterval/2) // a check that waits for the API server says what it has said last
 	defer cancel()
@@ -47,7 +48,7 @@ func (r revisions) Read(ctx context.Context) (newest, seen uint64) {
 	return read.Newest, read.Seen
 }
 
-// Latest implements peers.Revisions.
+// Latest implements replicas.Revisions.
 func (r revisions) Latest(ctx context.Context) (uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, latestTimeout)
 	defer cancel()
@@ -64,9 +65,7 @@ func (r revisions) Latest(ctx context.Context) (uint64, error) {
 
 // followOthers compares until ctx ends, and then returns nil.
 func (c *cluster) followOthers(ctx context.Context) error {
-	ticker := time.NewTicker(compareInterval)
-	defer ticker.Stop()
-	for {
+	for range run.Every(ctx, compareInterval) {
 		changed, err := c.cp.peers.Compare(ctx)
 		switch {
 		case changed && err != nil:
@@ -75,10 +74,6 @@ func (c *cluster) followOthers(ctx context.Context) error {
 		case changed:
 			c.cp.o.Logger.InfoContext(ctx, "this replica is not stale any more")
 		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-		}
 	}
+	return nil
 }

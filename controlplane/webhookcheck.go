@@ -3,11 +3,13 @@ package controlplane
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"time"
 
 	"github.com/sonde-mesh/sonde/controller/webhookconfig"
+	"github.com/sonde-mesh/sonde/identity/ca"
 	"github.com/sonde-mesh/sonde/identity/serving"
 )
 
@@ -20,6 +22,9 @@ type webhookCheck struct {
 	// bundles returns the CA bundle of each webhook that the API server has. nil if another program keeps these.
 	bundles func(context.Context) ([][]byte, error)
 	now     func() time.Time
+	// signing returns the CA of the control plane that signs the certificate: it is used before it is valid by this clock, which check clock says. nil if
+	// another program signs.
+	signing func() *x509.Certificate
 
 	known [][]byte // the bundles when the API server was last heard
 }
@@ -29,20 +34,24 @@ func (w *webhookCheck) check(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := serving.Verify(certificate, serving.Bundle{Name: "its CA", PEM: w.ca()}, w.name, w.now()); err != nil {
+	now := w.now()
+	if w.signing != nil {
+		now = ca.TimeFor(now, certificate.Leaf, w.signing())
+	}
+	if err := serving.Verify(certificate, serving.Bundle{Name: "its CA", PEM: w.ca()}, w.name, now); err != nil {
 		return err //nolint:wrapcheck // it names the certificate
 	}
 	if w.bundles == nil {
 		return nil
 	}
-	if now, err := w.bundles(ctx); err == nil { // without the API server the webhook is not called, and the bundles are what they were
-		w.known = now
+	if bundles, err := w.bundles(ctx); err == nil { // without the API server the webhook is not called, and the bundles are what they were
+		w.known = bundles
 	}
 	for _, bundle := range w.known {
 		if len(bundle) == 0 {
 			return errors.New("the CA is not in the webhook configuration yet")
 		}
-		if err := serving.Verify(certificate, serving.Bundle{Name: "caBundle of the webhook configuration", PEM: bundle}, w.name, w.now()); err != nil {
+		if err := serving.Verify(certificate, serving.Bundle{Name: "caBundle of the webhook configuration", PEM: bundle}, w.name, now); err != nil {
 			return fmt.Errorf("API servers do not trust it: %w", err)
 		}
 	}
@@ -55,6 +64,9 @@ func (c *cluster) webhookCheck(certificate webhookCertificate) webhookCheck {
 	w := webhookCheck{
 		certificate: func() (*tls.Certificate, error) { return certificate.tls.GetCertificate(nil) },
 		ca:          certificate.ca, name: k.Service + "." + k.Namespace + ".svc", now: c.cp.o.now,
+	}
+	if k.WebhookCertDir == "" {
+		w.signing = c.cp.serving.Signing
 	}
 	if k.WebhookConfiguration != "" {
 		w.bundles = func(ctx context.Context) ([][]byte, error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"strings"
 	"testing"
@@ -32,6 +33,11 @@ func certificateFor(t *testing.T, name string) (*tls.Certificate, []byte) {
 
 func TestWebhookCertificate(t *testing.T) {
 	good, bundle := certificateFor(t, webhookHost)
+	block, _ := pem.Decode(bundle)
+	signing, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
 	other, otherBundle := certificateFor(t, "web.shop.svc")
 	away := errors.New("connection refused")
 	has := func(bundles ...[]byte) func(context.Context) ([][]byte, error) {
@@ -44,6 +50,7 @@ func TestWebhookCertificate(t *testing.T) {
 		bundles     func(context.Context) ([][]byte, error)
 		known       [][]byte // before
 		later       time.Duration
+		signs       bool   // the control plane does
 		want        string // "" for none
 	}{
 		"good":                              {certificate: good, ca: bundle, bundles: has(bundle, bundle)},
@@ -54,6 +61,8 @@ func TestWebhookCertificate(t *testing.T) {
 		"expired":                           {certificate: good, ca: bundle, bundles: has(bundle), later: 2 * time.Hour, want: "not valid now"},
 		"expired, CA of somebody else":      {certificate: good, later: 2 * time.Hour, want: "not valid now"},
 		"not valid yet":                     {certificate: good, ca: bundle, later: -2 * time.Hour, want: "not valid now"},
+		"not valid yet, of its own":         {certificate: good, ca: bundle, bundles: has(bundle), later: -48 * time.Hour, signs: true},
+		"expired, of its own":               {certificate: good, ca: bundle, bundles: has(bundle), later: 2 * time.Hour, signs: true, want: "not valid now"},
 		"another name":                      {certificate: other, ca: otherBundle, want: "not " + webhookHost},
 		"another CA of its own":             {certificate: good, ca: otherBundle, want: "its CA does not verify it"},
 		"API servers have another CA":       {certificate: good, ca: bundle, bundles: has(bundle, otherBundle), want: "API servers do not trust it: caBundle"},
@@ -70,6 +79,9 @@ func TestWebhookCertificate(t *testing.T) {
 			w := webhookCheck{
 				certificate: func() (*tls.Certificate, error) { return tc.certificate, nil }, ca: func() []byte { return tc.ca }, name: webhookHost,
 				bundles: tc.bundles, now: func() time.Time { return time.Now().Add(tc.later) }, known: tc.known,
+			}
+			if tc.signs {
+				w.signing = func() *x509.Certificate { return signing }
 			}
 			err := w.check(t.Context())
 			if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {

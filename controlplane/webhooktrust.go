@@ -41,7 +41,7 @@ func (c *cluster) servingWaits() []func(context.Context, serving.Rotation) []str
 	return []func(context.Context, serving.Rotation) []string{c.awaitPublished, w.waits}
 }
 
-// awaitPublished implements rotation.ServingOptions.Waits: a client reads the CAs before each call, so that it needs those of this step alone.
+// awaitPublished implements rotation.Options.ServingWaits: a client reads the CAs before each call, so that it needs those of this step alone.
 func (c *cluster) awaitPublished(ctx context.Context, _ serving.Rotation) []string {
 	is, err := servingca.Published(ctx, c.client, c.cp.o.Kubernetes.Namespace)
 	switch {
@@ -53,7 +53,7 @@ func (c *cluster) awaitPublished(ctx context.Context, _ serving.Rotation) []stri
 	return nil
 }
 
-// waits implements rotation.ServingOptions.Waits.
+// waits implements rotation.Options.ServingWaits.
 func (w *webhookTrust) waits(ctx context.Context, r serving.Rotation) []string {
 	bundles, err := w.bundles(ctx)
 	if err != nil {

@@ -7,20 +7,21 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sonde-mesh/sonde/identity/ca"
 	"github.com/sonde-mesh/sonde/identity/serving"
 )
 
 func TestRotationWaitsForAPIServers(t *testing.T) {
-	now, ca := time.Unix(1_900_000_000, 0), "old and new"
+	now, trusts := time.Unix(1_900_000_000, 0), "old and new"
 	var bundles [][]byte
 	var failure error
 	w := &webhookTrust{
-		ca: func() []byte { return []byte(ca) }, now: func() time.Time { return now },
+		ca: func() []byte { return []byte(trusts) }, now: func() time.Time { return now },
 		bundles: func(context.Context) ([][]byte, error) { return bundles, failure },
 	}
 	waits := func(trusted string, want ...string) {
 		t.Helper()
-		if got := w.waits(t.Context(), serving.Rotation{Trusted: trusted}); !slices.Equal(got, want) {
+		if got := w.waits(t.Context(), serving.Rotation{Progress: ca.Progress{Trusted: trusted}}); !slices.Equal(got, want) {
 			t.Errorf("waits for %q, want %q", got, want)
 		}
 	}
@@ -41,7 +42,7 @@ func TestRotationWaitsForAPIServers(t *testing.T) {
 	waits("both", lag)
 	now = now.Add(apiServersDelay)
 	waits("both")
-	ca = "new"
+	trusts = "new"
 	waits("new", missing)
 	bundles = [][]byte{[]byte("new")}
 	waits("new", lag)

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -37,7 +36,9 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/workdir"
 	"github.com/sonde-mesh/sonde/health"
 	"github.com/sonde-mesh/sonde/internal/buildinfo"
+	"github.com/sonde-mesh/sonde/internal/descriptors"
 	"github.com/sonde-mesh/sonde/internal/localpeer"
+	"github.com/sonde-mesh/sonde/internal/run"
 )
 
 // drainNoticeTimeout is how long the control plane may take to record a drain, before the drain begins without it.
@@ -64,6 +65,8 @@ type Agent struct {
 	inboundsErr atomic.Pointer[error]
 	// endpointsErr says why other proxies may not know that the endpoints of this one are ready.
 	endpointsErr atomic.Pointer[error]
+	// outboundsErr says why Envoy has not accepted all listeners at which the application calls others.
+	outboundsErr atomic.Pointer[error]
 	settled      chan struct{} // closed when it is known whether this agent goes on where another one has died
 	instance     string        // tells this process from another one of its proxy
 	started      time.Time     // of this process
@@ -88,6 +91,7 @@ type Agent struct {
 	toldMu sync.Mutex // of told, and of what is stored
 	loops  loops
 	limits limits
+	places descriptors.Shares
 
 	queries    chan *agentv1.Query
 	draining   chan struct{} // closed by Drain
@@ -106,6 +110,7 @@ func newAgent(ctx context.Context, o Options, logger *slog.Logger, l limits) (*A
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
+	o.setDefaults()
 	a := &Agent{
 		o: o, logger: logger.With("mesh", o.Mesh, "proxy", o.Name),
 		metrics: prometheus.NewRegistry(), instance: rand.Text(), started: time.Now(),
@@ -113,11 +118,16 @@ func newAgent(ctx context.Context, o Options, logger *slog.Logger, l limits) (*A
 		failures: session.NewFailures(), readiness: session.NewReadiness(), envoyState: session.NewEnvoyState(), told: map[string][]byte{}, limits: l,
 	}
 	a.metrics.MustRegister(buildinfo.Metric())
+	var err error
+	if a.places, err = o.shareDescriptors(a.logger); err != nil {
+		return nil, err
+	}
 	a.rejoins.Logger, a.duplicates.log = a.logger, a.logger
 	a.checks = health.New(health.Options{Logger: a.logger, Registerer: a.metrics, OwnAddress: localpeer.Is})
 	unknown := errInboundsUnknown
 	a.inboundsErr.Store(&unknown)
 	a.setEndpoints(errEndpointsUnknown)
+	a.setOutbounds(errOutboundsUnknown)
 	a.lb = a.newLB()
 	a.loops = a.newLoops()
 	a.setDeleted = sync.OnceFunc(func() { close(a.deleted) })
@@ -127,12 +137,11 @@ func newAgent(ctx context.Context, o Options, logger *slog.Logger, l limits) (*A
 		}
 		close(a.draining)
 	})
-	var err error
 	a.token = token.New(o.TokenFile, a.logger, a.metrics, a.loops.token)
 	if a.probes, err = a.newProbes(); err != nil {
 		return nil, err
 	}
-	path, version, err := envoy.Find(ctx, o.EnvoyPath)
+	path, version, err := envoy.Find(ctx, o.Launcher, o.EnvoyPath)
 	if err != nil {
 		return nil, &mesh.FieldError{Field: "EnvoyPath", Value: o.EnvoyPath, Err: err}
 	}
@@ -169,9 +178,9 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	a.servingCA = identity.NewServingCA(identity.ServingCAOptions{
 		Files: a.dir, Given: a.o.CAFile, ControlPlane: a.o.ControlPlane, Logger: a.logger, Registerer: a.metrics,
 	})
-	a.client = &controlplane.Client{Address: a.o.ControlPlane, Roots: a.servingCA.Roots, Certificate: a.identity.Certificate}
+	a.client = &controlplane.Client{Address: a.o.ControlPlane, Roots: a.servingCA.Roots, Certificate: a.identity.Certificate, Dial: a.o.dialControlPlane()}
 	proxy := a.newEnvoy()
-	a.perPort = perport.New(perport.Options{Logger: a.logger, Registerer: a.metrics, Virtual: a.virtualPort(), Loop: a.loops.perPort})
+	a.perPort = perport.New(perport.Options{Logger: a.logger, Registerer: a.metrics, Virtual: a.virtualPort(), Connections: a.places[usesProbePorts] / 2, Loop: a.loops.perPort})
 	a.serviceProbes = serviceprobe.New(serviceprobe.Options{Reporter: a.readiness, Logger: a.logger, Registerer: a.metrics, Loop: a.loops.serviceProbes})
 	a.plaintext = plaintext.New(plaintext.Options{Logger: a.logger, Registerer: a.metrics})
 	a.addChecks(proxy)
@@ -205,7 +214,7 @@ func (a *Agent) newEnvoy() *envoy.Envoy {
 	return envoy.New(envoy.Options{
 		Path: a.path, Dir: a.dir, Restore: a.restoreSecrets, Concurrency: a.workers(), DrainTime: a.o.DrainTime,
 		Logger: a.logger, Level: a.o.Level, Registerer: a.metrics, Keep: a.keepsEnvoy(),
-		Changed: a.envoyState.Set, HangLimit: a.limits.hang,
+		Changed: a.envoyState.Set, HangLimit: a.limits.hang, Launcher: a.o.Launcher, Dial: a.o.Dial,
 	})
 }
 
@@ -228,17 +237,11 @@ func (a *Agent) runDataPlane(ctx context.Context, proxy *envoy.Envoy) error {
 			return ignoreContextError(ctx, err)
 		}
 	}
-	servingCA := a.sessionServingCA()
 	running, stop := context.WithCancel(ctx)
 	defer stop()
 	group, running := errgroup.WithContext(running)
 	var renewer *identity.Renewer
-	sess := session.New(session.Options{
-		Opener: a.client, Identity: a.identity, ServingCA: servingCA, Renew: func() { renewer.Now() }, Inbounds: a.setInbounds, Endpoints: a.setEndpoints,
-		Probes: a.setProbes, ServiceProbes: a.setServiceProbes, Readiness: a.readiness, Drain: a.setDrain, Query: a.query, Failures: a.failures, Plaintext: a.plaintext, Liveness: a.sessionLiveness(), Envoy: a.envoyState, Version: a.version.Load, Logger: a.logger, Registerer: a.metrics,
-		Instance: a.instance, Started: a.started, Duplicate: a.duplicates.add, Refused: a.duplicates.setRefused,
-		Loop: a.loops.session,
-	})
+	sess := a.newSession(func() { renewer.Now() })
 	renewer = identity.NewRenewer(a.identity, identity.RenewerOptions{
 		Ask: a.renew, Renewed: sess.Changed, Logger: a.logger, Registerer: a.metrics,
 		Loop: a.loops.renewer,
@@ -309,7 +312,7 @@ func (a *Agent) drainProxy(ctx context.Context, proxy *envoy.Envoy, sess *sessio
 	if err := sess.Drain(told); err != nil {
 		a.logger.Warn("drain notice not acknowledged by the control plane", "err", err)
 	}
-	if retry.Wait(ctx, time.Until(until)) != nil {
+	if run.Sleep(ctx, time.Until(until)) != nil {
 		return // the agent ends at once
 	}
 	if err := proxy.Running(); err != nil {
@@ -332,16 +335,16 @@ func ignoreContextError(ctx context.Context, err error) error {
 }
 
 func (a *Agent) serve(ctx context.Context, group *errgroup.Group, proxy *envoy.Envoy) error {
-	var config net.ListenConfig
-	admin, err := config.Listen(ctx, "tcp", a.o.AdminAddress)
+	admin, err := a.o.Listen(ctx, "tcp", a.o.AdminAddress)
 	if err != nil {
-		return &mesh.FieldError{Field: "AdminAddress", Value: a.o.AdminAddress, Err: err}
+		at := mesh.FieldError{Field: "AdminAddress", Value: a.o.AdminAddress, Allowed: mesh.AllowedOwnOrNoHost}
+		return mesh.ListenError(at, at, err)
 	}
-	own, err := net.ListenUnix("unix", a.dir.Socket(mesh.SocketAgent))
+	own, err := a.o.Listen(ctx, "unix", a.dir.Socket(mesh.SocketAgent).Name)
 	if err != nil {
 		return errors.Join(fmt.Errorf("listen for envoy: %w", err), admin.Close())
 	}
-	records, err := net.ListenUnix("unix", a.dir.Socket(mesh.SocketRecords))
+	records, err := a.o.Listen(ctx, "unix", a.dir.Socket(mesh.SocketRecords).Name)
 	if err != nil {
 		return errors.Join(fmt.Errorf("listen for envoy's access log: %w", err), admin.Close(), own.Close())
 	}
@@ -361,10 +364,14 @@ func (a *Agent) serve(ctx context.Context, group *errgroup.Group, proxy *envoy.E
 		return nil
 	})
 	handler := health.Handler(a.checks, page.Local())
-	group.Go(func() error { return health.Serve(ctx, admin, handler) })
+	group.Go(func() error {
+		return health.ServeLimited(ctx, admin, handler, health.Limits{Connections: a.places[usesHealth]})
+	})
 	group.Go(func() error { return a.plaintext.Serve(ctx, records) })
 	asked := readinessRequests{loop: a.loops.redirection}
-	group.Go(func() error { return health.Serve(ctx, own, a.whenSettled(asked.through(handler))) })
+	group.Go(func() error {
+		return health.ServeLimited(ctx, own, a.whenSettled(asked.through(handler)), health.Limits{Connections: a.places[usesEnvoy]})
+	})
 	group.Go(func() error {
 		asked.watch(ctx, proxy.Ready, a.failures.Add)
 		return nil

@@ -2,85 +2,71 @@ package dpagent_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
-	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
-	"regexp"
-	"strconv"
 	"strings"
-	"sync"
-	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/dpagent"
-	"github.com/sonde-mesh/sonde/internal/logtest"
-	"github.com/sonde-mesh/sonde/internal/slowtest"
-	"github.com/sonde-mesh/sonde/internal/waittest"
+	"github.com/sonde-mesh/sonde/internal/testing/controlplanetest"
+	"github.com/sonde-mesh/sonde/internal/testing/envoytest"
+	"github.com/sonde-mesh/sonde/internal/testing/logtest"
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
+	"github.com/sonde-mesh/sonde/internal/testing/wait"
 )
 
-// envoyPath is the real Envoy.
-func envoyPath(t testing.TB) string {
-	t.Helper()
-	slowtest.Skip(t, "a real Envoy is started")
-	path := os.Getenv("ENVOY")
-	if path == "" {
-		cache, err := os.UserCacheDir()
-		if err != nil {
-			t.Fatal(err)
-		}
-		path = filepath.Join(cache, "sonde", "envoy-1.40.0", "envoy")
-	}
-	if _, err := os.Stat(path); err != nil {
-		t.Fatalf("no Envoy: set $ENVOY, or get it with the tool in tools/envoy: %v", err)
-	}
-	return path
+type agentMessage = agentv1.AgentMessage
+
+// world is what an agent lives in: a control plane and Envoys on a virtual network.
+type world struct {
+	*controlplanetest.ControlPlane
+
+	t       *testing.T
+	network *virtual.Network
+	envoys  *envoytest.Launcher
 }
 
-// eventually polls until check returns "", or fails with what it says.
-func eventually(t testing.TB, limit time.Duration, check func() string) {
+// newWorld returns a world whose control plane has not started.
+func newWorld(t *testing.T, features ...string) *world {
 	t.Helper()
-	waittest.Until(t, limit, "", func() error {
-		if why := check(); why != "" {
-			return errors.New(why)
-		}
-		return nil
+	n := virtual.NewNetwork()
+	return &world{t: t, network: n, envoys: envoytest.New(n), ControlPlane: newControlPlane(t, n, "10.0.0.1:5678", features...)}
+}
+
+// newControlPlane returns a control plane that gives Envoys its CAs as a file.
+func newControlPlane(t *testing.T, n *virtual.Network, address string, features ...string) *controlplanetest.ControlPlane {
+	t.Helper()
+	cp := controlplanetest.New(t, controlplanetest.Options{
+		Listen: n.Listen, Address: address, Bootstrap: []byte(`{"node": {}, "secret": "` + mesh.FileServingCA + `"}`),
 	})
+	cp.Set(func(s *controlplanetest.State) { s.Features = features })
+	return cp
 }
 
-// running is an agent in this process.
-type running struct {
-	t      testing.TB
-	agent  *dpagent.Agent
-	cancel context.CancelFunc
-	logs   *logtest.Buffer
-	dir    string
-	ended  chan error
-	admin  string
-}
-
-func options(t testing.TB, cp *controlPlane) dpagent.Options {
-	t.Helper()
-	token := filepath.Join(t.TempDir(), "token")
+// options returns those of an agent of this world.
+func (w *world) options() dpagent.Options {
+	w.t.Helper()
+	token := filepath.Join(w.t.TempDir(), "token")
 	if err := os.WriteFile(token, []byte("good\n"), 0o600); err != nil {
-		t.Fatal(err)
+		w.t.Fatal(err)
 	}
 	return dpagent.Options{
-		ControlPlane: cp.address, CAFile: cp.caFile, Name: "web-1", Mesh: mesh.DefaultMesh, TokenFile: token, AdminAddress: "127.0.0.1:0",
-		DrainTime: 10 * time.Second, EnvoyPath: envoyPath(t), WorkDir: filepath.Join(memoryDir(t), "work"), Concurrency: 1,
-		Version: "test",
+		ControlPlane: w.Address, CAFile: w.CAFile, Name: "web-1", Mesh: mesh.DefaultMesh, TokenFile: token, AdminAddress: dpagent.DefaultAdminAddress,
+		DrainTime: 10 * time.Second, EnvoyPath: "/usr/bin/envoy", WorkDir: filepath.Join(memoryDir(w.t), "work"), Concurrency: 1, Version: "test",
+		Listen: w.envoys.Listen, Dial: w.envoys.Dial, Launcher: w.envoys,
 	}
 }
 
-// memoryDir returns a directory in memory where the system has such, as the agent waits for its disk no longer than five seconds.
-func memoryDir(t testing.TB) string {
+// memoryDir returns a directory in memory where the system has such: an agent flushes each file.
+func memoryDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "dpagent-test-") //nolint:usetesting // TempDir is on the disk
 	if err != nil {
@@ -94,58 +80,68 @@ func memoryDir(t testing.TB) string {
 	return dir
 }
 
-func newAgent(t testing.TB, o dpagent.Options) (*dpagent.Agent, error) {
+// newAgent returns an agent that logs nothing.
+func newAgent(t *testing.T, o dpagent.Options) (*dpagent.Agent, error) {
 	t.Helper()
 	return dpagent.New(t.Context(), o, slog.New(slog.DiscardHandler))
 }
 
-func startAgent(t testing.TB, o dpagent.Options) *running {
-	t.Helper()
-	return startAgentOf(t, o, dpagent.New)
+// running is an agent that runs.
+type running struct {
+	*world
+
+	agent  *dpagent.Agent
+	cancel context.CancelFunc
+	logs   *logtest.Buffer
+	dir    string
+	ended  chan error
 }
 
-// startAgentOf starts an agent that another function makes.
-func startAgentOf(
-	t testing.TB, o dpagent.Options, create func(context.Context, dpagent.Options, *slog.Logger) (*dpagent.Agent, error),
-) *running {
-	t.Helper()
-	r := &running{t: t, logs: &logtest.Buffer{}, dir: o.WorkDir, ended: make(chan error, 1)}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+// run runs an agent until the test ends.
+func (w *world) run(o dpagent.Options) *running {
+	w.t.Helper()
+	r := &running{world: w, logs: &logtest.Buffer{}, dir: o.WorkDir, ended: make(chan error, 1)}
+	ctx, cancel := context.WithCancel(w.t.Context())
 	r.cancel = cancel
-	agent, err := create(ctx, o, slog.New(slog.NewTextHandler(r.logs, &slog.HandlerOptions{Level: slog.LevelDebug})))
-	if err != nil {
-		cancel()
-		t.Fatal(err)
+	var err error
+	if r.agent, err = dpagent.New(ctx, o, slog.New(slog.NewTextHandler(r.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))); err != nil {
+		w.t.Fatal(err)
 	}
-	r.agent = agent
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		r.ended <- agent.Run(ctx)
+		r.ended <- r.agent.Run(ctx)
 	}()
-	t.Cleanup(func() {
+	w.t.Cleanup(func() {
 		cancel()
 		<-done
-		if t.Failed() {
-			t.Log(r.logs)
+		if w.t.Failed() {
+			w.t.Log(r.logs)
 		}
 	})
-	address := regexp.MustCompile(`msg="metrics and health" .*address=(\S+)`)
-	eventually(t, 5*time.Second, func() string {
-		if m := address.FindStringSubmatch(r.logs.String()); m != nil {
-			r.admin = m[1]
-			return ""
-		}
-		return "no admin address in the log"
-	})
+	synctest.Wait()
 	return r
 }
 
-// get asks the agent's admin address.
-func (r *running) get(path string) (int, string) {
-	r.t.Helper()
-	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
-	answer, err := client.Get("http://" + r.admin + path)
+// start starts the control plane, and runs an agent with these changes of its options until it has a session and is ready.
+func (w *world) start(changes ...func(*dpagent.Options)) *running {
+	w.t.Helper()
+	w.Start()
+	o := w.options()
+	for _, change := range changes {
+		change(&o)
+	}
+	r := w.run(o)
+	r.waitReady()
+	w.ExpectHello()
+	return r
+}
+
+// get asks a port of the pod, from the pod itself.
+func (w *world) get(port int, path string) (int, string) {
+	w.t.Helper()
+	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: w.network.DialFrom("127.0.0.1")}}
+	answer, err := client.Get(fmt.Sprintf("http://127.0.0.1:%d%s", port, path))
 	if err != nil {
 		return 0, err.Error()
 	}
@@ -157,9 +153,15 @@ func (r *running) get(path string) (int, string) {
 	return answer.StatusCode, string(body)
 }
 
+// get asks the agent's admin address.
+func (r *running) get(path string) (int, string) {
+	r.t.Helper()
+	return r.world.get(mesh.PortMetrics, path)
+}
+
 func (r *running) waitReady() {
 	r.t.Helper()
-	eventually(r.t, time.Minute, func() string {
+	eventually(r.t, func() string {
 		if code, body := r.get("/readyz"); code != http.StatusOK {
 			return fmt.Sprint(code, " ", body)
 		}
@@ -167,22 +169,59 @@ func (r *running) waitReady() {
 	})
 }
 
-// waitEnd waits for Run to end without an error.
-func (r *running) waitEnd(limit time.Duration) {
+// eventually waits until check returns "". It checks ten times a second, since each question is a connection.
+func eventually(t *testing.T, check func() string) {
+	t.Helper()
+	for ended := wait.Context(t); ; {
+		synctest.Wait()
+		why := check()
+		if why == "" {
+			return
+		}
+		if ended.Err() != nil {
+			t.Fatal(why)
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+}
+
+// waitEnd waits for Run to end without an error, and returns how long that took.
+func (r *running) waitEnd() time.Duration {
 	r.t.Helper()
+	began := time.Now()
 	select {
 	case err := <-r.ended:
 		if err != nil {
 			r.t.Fatalf("Run() error = %v, want nil", err)
 		}
-	case <-time.After(limit):
-		r.t.Fatalf("Run() has not returned within %s", limit)
+	case <-wait.Context(r.t).Done():
+		r.t.Fatalf("Run() has not returned after %s", time.Since(began))
+	}
+	return time.Since(began)
+}
+
+// end ends the agent at once.
+func (r *running) end() {
+	r.t.Helper()
+	r.cancel()
+	r.waitEnd()
+}
+
+// stillRuns fails the test if Run has ended.
+func (r *running) stillRuns() {
+	r.t.Helper()
+	synctest.Wait()
+	select {
+	case err := <-r.ended:
+		r.t.Fatalf("Run() has returned %v", err)
+	default:
 	}
 }
 
+// logged waits until a text is in the log.
 func (r *running) logged(text string) {
 	r.t.Helper()
-	eventually(r.t, 10*time.Second, func() string {
+	eventually(r.t, func() string {
 		if strings.Contains(r.logs.String(), text) {
 			return ""
 		}
@@ -190,47 +229,22 @@ func (r *running) logged(text string) {
 	})
 }
 
-// takenPorts are those that freePort has returned.
-var takenPorts sync.Map
-
-// freePort is below those that the kernel gives to connections: none of them takes it before who it is for. No process may start while it listens:
-// that one would have the listener too, until it executes its program.
-func freePort(t testing.TB) int {
-	t.Helper()
-	syscall.ForkLock.RLock()
-	defer syscall.ForkLock.RUnlock()
-	for range 1000 {
-		port := 4000 + rand.IntN(6000)
-		if _, taken := takenPorts.LoadOrStore(port, true); taken {
-			continue
-		}
-		if l, err := net.Listen("tcp", ":"+strconv.Itoa(port)); err == nil {
-			_ = l.Close() // it was a look whether the port is free
-			return port
-		}
-	}
-	t.Fatal("no free port below 10000")
-	return 0
-}
-
 func TestAgentJoinsAndIsReady(t *testing.T) {
-	t.Parallel()
-	cp := newControlPlane(t, bootstrap(t, ports{}))
-	r := startAgent(t, options(t, cp))
-	// The control plane is away at first.
-	r.logged("not joined yet")
-	if code, body := r.get("/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(body, "connection refused") {
-		t.Errorf("/readyz while the control plane is away = %d %q, want 503 that says why", code, body)
-	}
-	if code, _ := r.get("/livez"); code != http.StatusOK {
-		t.Errorf("/livez = %d, want 200", code)
-	}
-	cp.start()
-	r.waitReady()
-	hello := cp.expect(func(m *agentMessage) bool { return m.GetHello() != nil }).GetHello()
-	if hello.GetVersion().GetSonde() != "test" || hello.GetVersion().GetEnvoy() == "" || hello.GetInUse().GetLeafSerial() == "" {
-		t.Errorf("Hello = %v, want versions and what is in use", hello)
-	}
-	r.agent.Drain()
-	r.waitEnd(10 * time.Second)
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		r := w.run(w.options())
+		r.logged("not joined yet")
+		if code, body := r.get("/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(body, "connection refused") {
+			t.Errorf("/readyz while the control plane is away = %d %q, want 503 that says why", code, body)
+		}
+		if code, _ := r.get("/livez"); code != http.StatusOK {
+			t.Errorf("/livez = %d, want 200", code)
+		}
+		w.Start()
+		r.waitReady()
+		hello := w.ExpectHello()
+		if hello.GetVersion().GetSonde() != "test" || hello.GetVersion().GetEnvoy() != "1.40.0" || hello.GetInUse().GetLeafSerial() == "" {
+			t.Errorf("Hello = %v, want versions and what is in use", hello)
+		}
+	})
 }

@@ -1,221 +1,205 @@
 package dpagent_test
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/tls"
 	"crypto/x509"
-	"errors"
+	"encoding/json"
+	"encoding/pem"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/protobuf/encoding/protowire"
 
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/internal/testing/controlplanetest"
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
-// call connects to Envoy with mTLS as a proxy of the CA by, and returns the certificate that it showed.
-func call(t testing.TB, port int, by *authority) (*x509.Certificate, error) {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	leaf := by.sign(t, key.Public(), time.Hour, "client", "spiffe://default.test/workload/client")
-	conn, err := tls.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port), &tls.Config{
-		InsecureSkipVerify: true, // what it shows is looked at by the test
-		Certificates:       []tls.Certificate{{Certificate: [][]byte{leaf}, PrivateKey: key}},
-	})
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = conn.Close() }()
-	if err := conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: web\r\nConnection: close\r\n\r\n"); err != nil {
-		return nil, err
-	}
-	if body, err := io.ReadAll(conn); !strings.HasSuffix(string(body), "\r\nhello") {
-		return nil, fmt.Errorf("answer %q: %w", body, errors.Join(err, io.ErrUnexpectedEOF))
-	}
-	return conn.ConnectionState().PeerCertificates[0], nil
+// inline is what a field of a secret file has, in PEM.
+type inline struct {
+	PEM string `json:"inline_string"`
 }
 
-// newSecure is an agent whose Envoy asks for mTLS on the port.
-func newSecure(t testing.TB) (*running, *controlPlane, int) {
-	t.Helper()
-	port := freePort(t)
-	cp := newControlPlane(t, bootstrap(t, ports{MTLS: port}))
-	cp.start()
-	r := startAgent(t, options(t, cp))
-	r.waitReady()
-	cp.expect(func(m *agentMessage) bool { return m.GetHello() != nil })
-	return r, cp, port
+// secret is a file that Envoy reads its identity or its CAs from.
+type secret struct {
+	Resources []struct {
+		Certificate struct {
+			Chain inline `json:"certificate_chain"`
+			Key   inline `json:"private_key"`
+		} `json:"tls_certificate"`
+		Validation struct {
+			CA inline `json:"trusted_ca"`
+		} `json:"validation_context"`
+	} `json:"resources"`
 }
 
-func renewNow() *agentv1.ControlMessage {
-	return &agentv1.ControlMessage{Message: &agentv1.ControlMessage_RenewNow{RenewNow: &agentv1.RenewNow{}}}
+func parseSecret(t *testing.T, text []byte) secret {
+	t.Helper()
+	var s secret
+	if err := json.Unmarshal(text, &s); err != nil || len(s.Resources) != 1 {
+		t.Fatalf("the secret has %d resources, %v", len(s.Resources), err)
+	}
+	return s
+}
+
+// readFile reads a file of the agent's directory.
+func (r *running) readFile(name string) []byte {
+	r.t.Helper()
+	text, err := os.ReadFile(filepath.Join(r.dir, name))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return text
+}
+
+func parsePEM(t *testing.T, text string) (all []*x509.Certificate) {
+	t.Helper()
+	for rest := []byte(text); ; {
+		var block *pem.Block
+		if block, rest = pem.Decode(rest); block == nil {
+			return all
+		}
+		c, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, c)
+	}
+}
+
+// leaf returns the certificate that Envoy shows.
+func (r *running) leaf() *x509.Certificate {
+	r.t.Helper()
+	return parsePEM(r.t, parseSecret(r.t, r.readFile(mesh.FileIdentity)).Resources[0].Certificate.Chain.PEM)[0]
+}
+
+// trusts fails the test unless Envoy trusts these CAs alone.
+func (r *running) trusts(when string, want ...*controlplanetest.Authority) {
+	r.t.Helper()
+	got := parsePEM(r.t, parseSecret(r.t, r.readFile(mesh.FileCA)).Resources[0].Validation.CA.PEM)
+	if !slices.EqualFunc(got, want, func(c *x509.Certificate, a *controlplanetest.Authority) bool { return c.Equal(a.Cert) }) {
+		r.t.Errorf("%s: Envoy trusts %d CAs, not the %d that it should", when, len(got), len(want))
+	}
 }
 
 func TestRotation(t *testing.T) {
-	t.Parallel()
-	r, cp, port := newSecure(t)
-	oldCA, newCA := cp.ca, newAuthority(t)
-	before, err := call(t, port, oldCA)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := call(t, port, newCA); err == nil {
-		t.Fatal("a client of an unknown CA was served")
-	}
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		r := w.start()
+		oldCA, newCA, before := w.State().CA, controlplanetest.NewAuthority(t), r.leaf()
+		r.trusts("before", oldCA)
+		trust := func(cas ...*controlplanetest.Authority) string {
+			b := controlplanetest.BundleOf(cas...)
+			w.Set(func(s *controlplanetest.State) { s.Trusted = cas })
+			w.SendBundle(b)
+			w.Expect(func(m *agentMessage) bool { return m.GetInUse().GetBundleId() == b.GetId() })
+			r.trusts("when the agent says so", cas...)
+			return b.GetId()
+		}
+		trust(oldCA, newCA)
 
-	both := bundleOf(oldCA, newCA)
-	cp.set(func() { cp.trusted = []*authority{oldCA, newCA} })
-	cp.send <- &agentv1.ControlMessage{Message: &agentv1.ControlMessage_Bundle{Bundle: both}}
-	cp.expect(func(m *agentMessage) bool { return m.GetInUse().GetBundleId() == both.GetId() })
-	eventually(t, 5*time.Second, func() string {
-		if _, err := call(t, port, newCA); err != nil {
-			return err.Error()
+		w.Set(func(s *controlplanetest.State) { s.CA = newCA })
+		w.SendRenewNow()
+		use := w.Expect(func(m *agentMessage) bool { return m.GetInUse() != nil }).GetInUse()
+		leaf := r.leaf()
+		if serial := leaf.SerialNumber.Text(16); serial != use.GetLeafSerial() || serial == before.SerialNumber.Text(16) || leaf.CheckSignatureFrom(newCA.Cert) != nil {
+			t.Errorf("InUse = %v, Envoy shows %s after %x, want a leaf of the new CA", use, serial, before.SerialNumber)
 		}
-		return ""
+		alone := trust(newCA)
+		// The next session shows the new certificate, else the control plane would refuse it.
+		w.Restart()
+		if got := w.ExpectHello().GetInUse(); got.GetLeafSerial() != use.GetLeafSerial() || got.GetBundleId() != alone {
+			t.Errorf("Hello has %v, want leaf %s and bundle %s", got, use.GetLeafSerial(), alone)
+		}
 	})
-
-	cp.set(func() { cp.ca = newCA })
-	cp.send <- renewNow()
-	use := cp.expect(func(m *agentMessage) bool { return m.GetInUse() != nil }).GetInUse()
-	if use.GetLeafSerial() == before.SerialNumber.Text(16) {
-		t.Errorf("InUse = %v, want another leaf than before", use)
-	}
-	eventually(t, 5*time.Second, func() string {
-		shown, err := call(t, port, newCA)
-		if err != nil {
-			return err.Error()
-		}
-		if shown.SerialNumber.Text(16) != use.GetLeafSerial() {
-			return "Envoy shows the old certificate"
-		}
-		return ""
-	})
-
-	alone := bundleOf(newCA)
-	cp.set(func() { cp.trusted = []*authority{newCA} })
-	cp.send <- &agentv1.ControlMessage{Message: &agentv1.ControlMessage_Bundle{Bundle: alone}}
-	cp.expect(func(m *agentMessage) bool { return m.GetInUse().GetBundleId() == alone.GetId() })
-	eventually(t, 5*time.Second, func() string {
-		if _, err := call(t, port, oldCA); err == nil {
-			return "a client of the old CA is still served"
-		}
-		return ""
-	})
-	// The next session shows the new certificate, else the control plane would refuse it.
-	cp.stop()
-	cp.start()
-	hello := cp.expect(func(m *agentMessage) bool { return m.GetHello() != nil }).GetHello()
-	if got := hello.GetInUse(); got.GetLeafSerial() != use.GetLeafSerial() || got.GetBundleId() != alone.GetId() {
-		t.Errorf("Hello = %v, want leaf %s and bundle %s", hello, use.GetLeafSerial(), alone.GetId())
-	}
-	_ = r
 }
 
-// TestSkippedProxyComesBack is a rotation that went on without this proxy: its certificate counts nowhere any more.
+// TestSkippedProxyComesBack has a rotation go on without this proxy: its certificate counts nowhere any more.
 func TestSkippedProxyComesBack(t *testing.T) {
-	t.Parallel()
-	r, cp, port := newSecure(t)
-	cp.stop()
-	newCA := newAuthority(t)
-	cp.set(func() { cp.ca, cp.trusted = newCA, []*authority{newCA} })
-	cp.start()
-	r.logged("joining again")
-	eventually(t, 10*time.Second, func() string {
-		if _, err := call(t, port, newCA); err != nil {
-			return err.Error()
-		}
-		return ""
-	})
-	alone := bundleOf(newCA)
-	cp.expect(func(m *agentMessage) bool {
-		return m.GetHello().GetInUse().GetBundleId() == alone.GetId() || m.GetInUse().GetBundleId() == alone.GetId()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		r := w.start()
+		w.Stop()
+		newCA := controlplanetest.NewAuthority(t)
+		w.Set(func(s *controlplanetest.State) { s.CA, s.Trusted = newCA, []*controlplanetest.Authority{newCA} })
+		w.Start()
+		r.logged("joining again")
+		id := controlplanetest.BundleOf(newCA).GetId()
+		w.Expect(func(m *agentMessage) bool {
+			return m.GetHello().GetInUse().GetBundleId() == id || m.GetInUse().GetBundleId() == id
+		})
+		r.trusts("afterwards", newCA)
 	})
 }
 
 func TestBrokenIdentityIsNotWritten(t *testing.T) {
-	t.Parallel()
+	const life = time.Hour
 	tests := map[string]struct {
-		spoil func(*testing.T, *controlPlane, *agentv1.Identity)
+		spoil func(*testing.T, controlplanetest.State, *agentv1.Identity)
 		want  string
 	}{
 		"certificate of another key": {
-			spoil: func(t *testing.T, _ *controlPlane, id *agentv1.Identity) {
-				key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-				if err != nil {
-					t.Fatal(err)
-				}
-				ca := newAuthority(t)
-				id.CertificateChain = [][]byte{ca.sign(t, key.Public(), time.Hour, "web-1.default.proxy.sonde.internal", "spiffe://a/b")}
+			spoil: func(t *testing.T, _ controlplanetest.State, id *agentv1.Identity) {
+				ca, key := controlplanetest.NewAuthority(t), controlplanetest.NewKey(t)
+				id.CertificateChain = [][]byte{ca.Sign(t, key.Public(), life, "web-1.default.proxy.sonde.internal", "spiffe://a/b")}
 			},
 			want: "it is for another key",
 		},
 		"bundle of another CA": {
-			spoil: func(t *testing.T, _ *controlPlane, id *agentv1.Identity) { id.Bundle = bundleOf(newAuthority(t)) },
-			want:  "certificate signed by unknown authority",
+			spoil: func(t *testing.T, _ controlplanetest.State, id *agentv1.Identity) {
+				id.Bundle = controlplanetest.BundleOf(controlplanetest.NewAuthority(t))
+			},
+			want: "certificate signed by unknown authority",
 		},
 		"certificate of another proxy": {
-			spoil: func(t *testing.T, cp *controlPlane, id *agentv1.Identity) {
+			spoil: func(t *testing.T, s controlplanetest.State, id *agentv1.Identity) {
 				leaf, err := x509.ParseCertificate(id.GetCertificateChain()[0])
 				if err != nil {
 					t.Fatal(err)
 				}
-				id.CertificateChain = [][]byte{cp.ca.sign(t, leaf.PublicKey, time.Hour, "web-2.default.proxy.sonde.internal", "spiffe://a/b")}
+				id.CertificateChain = [][]byte{s.CA.Sign(t, leaf.PublicKey, life, "web-2.default.proxy.sonde.internal", "spiffe://a/b")}
 			},
 			want: "its DNS names are",
 		},
 		"half a certificate": {
-			spoil: func(_ *testing.T, _ *controlPlane, id *agentv1.Identity) {
+			spoil: func(_ *testing.T, _ controlplanetest.State, id *agentv1.Identity) {
 				id.CertificateChain[0] = id.CertificateChain[0][:100]
 			},
 			want: "read certificate: certificate 0",
 		},
 		"nothing": {
-			spoil: func(_ *testing.T, _ *controlPlane, id *agentv1.Identity) { id.CertificateChain, id.Bundle = nil, nil },
-			want:  "0 certificates",
+			spoil: func(_ *testing.T, _ controlplanetest.State, id *agentv1.Identity) {
+				id.CertificateChain, id.Bundle = nil, nil
+			},
+			want: "0 certificates",
 		},
 	}
 	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			r, cp, port := newSecure(t)
-			files := map[string]string{}
-			for _, name := range []string{"sds/identity.json", "sds/ca.json"} {
-				data, err := os.ReadFile(filepath.Join(r.dir, name))
-				if err != nil {
-					t.Fatal(err)
-				}
-				files[name] = string(data)
+		virtual.Run(t, name, func(t *testing.T) {
+			w := newWorld(t)
+			r := w.start()
+			files := map[string]string{mesh.FileIdentity: "", mesh.FileCA: ""}
+			for name := range files {
+				files[name] = string(r.readFile(name))
 			}
-			cp.set(func() { cp.spoil = func(id *agentv1.Identity) { tc.spoil(t, cp, id) } })
-			cp.send <- renewNow()
+			state := w.State()
+			w.Set(func(s *controlplanetest.State) { s.Spoil = func(id *agentv1.Identity) { tc.spoil(t, state, id) } })
+			w.SendRenewNow()
 			r.logged(tc.want)
 			for name, want := range files {
-				data, err := os.ReadFile(filepath.Join(r.dir, name))
-				if err != nil {
-					t.Fatal(err)
-				}
-				if string(data) != want {
+				if string(r.readFile(name)) != want {
 					t.Errorf("%s was changed", name)
 				}
 			}
-			if _, err := call(t, port, cp.ca); err != nil {
-				t.Errorf("call after the broken renewal: %v", err)
-			}
 			// It is tried again until it works.
-			cp.set(func() { cp.spoil = nil })
+			w.Set(func(s *controlplanetest.State) { s.Spoil = nil })
 			r.logged("certificate renewed")
 			if code, body := r.get("/readyz"); code != http.StatusOK {
 				t.Errorf("/readyz = %d %s", code, body)
@@ -227,104 +211,114 @@ func TestBrokenIdentityIsNotWritten(t *testing.T) {
 	}
 }
 
-// TestSecretSpoilt is somebody else who spoils the file: Envoy prints it into its log, which the agent forwards.
-func TestSecretSpoilt(t *testing.T) {
-	t.Parallel()
-	r, cp, port := newSecure(t)
-	path := filepath.Join(r.dir, "sds/identity.json")
-	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path+".tmp", data[:len(data)-3], 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(path+".tmp", path); err != nil {
-		t.Fatal(err)
-	}
-	r.logged("withheld")
-	if log := r.logs.String(); strings.Contains(log, "PRIVATE") || strings.Contains(log, string(data[len(data)-80:len(data)-60])) {
-		t.Error("a key is in the log")
-	}
-	if _, err := call(t, port, cp.ca); err != nil {
-		t.Errorf("call with the file spoilt: %v", err)
-	}
-	cp.send <- renewNow()
-	r.logged("certificate renewed")
-}
-
 func TestRenewalInTime(t *testing.T) {
-	t.Parallel()
-	port := freePort(t)
-	cp := newControlPlane(t, bootstrap(t, ports{MTLS: port}))
-	cp.life = 30 * time.Second // renewed after about 19 s, as it begins 1 s before it is made
-	cp.start()
-	r := startAgent(t, options(t, cp))
-	r.waitReady()
-	first, err := call(t, port, cp.ca)
-	if err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, 90*time.Second, func() string {
-		began := time.Now()
-		shown, err := call(t, port, cp.ca)
-		if err != nil {
-			t.Fatalf("call during renewals: %v", err)
+	synctest.Test(t, func(t *testing.T) {
+		const life = 30 * time.Second
+		w := newWorld(t)
+		w.Set(func(s *controlplanetest.State) { s.Life = life })
+		r := w.start()
+		leaves := map[string]bool{}
+		for began := time.Now(); time.Since(began) < 10*life; time.Sleep(poll) {
+			leaf := r.leaf()
+			leaves[leaf.SerialNumber.Text(16)] = true
+			if left := time.Until(leaf.NotAfter); left < life/4 {
+				t.Fatalf("Envoy shows a certificate that has %s left", left)
+			}
 		}
-		if began.After(shown.NotAfter) {
-			t.Fatalf("an expired certificate was shown, %s after its end", began.Sub(shown.NotAfter))
+		if n := len(leaves); n < 11 || n > 20 {
+			t.Errorf("%d certificates in ten lives", n)
 		}
-		if time.Now().Before(first.NotAfter.Add(3 * time.Second)) {
-			return "going on"
+		if code, body := r.get("/readyz"); code != http.StatusOK {
+			t.Errorf("/readyz = %d %s", code, body)
 		}
-		return ""
+		if strings.Contains(r.logs.String(), "joining again") {
+			t.Error("a certificate expired before it was renewed")
+		}
 	})
-	if code, body := r.get("/readyz"); code != http.StatusOK {
-		t.Errorf("/readyz = %d %s", code, body)
-	}
-	if strings.Contains(r.logs.String(), "joining again") {
-		t.Error("a certificate expired before it was renewed")
-	}
 }
 
-// TestExpired is a control plane that is away for longer than the certificate lasts.
+// TestExpired has a control plane that is away for longer than the certificate lasts.
 func TestExpired(t *testing.T) {
-	t.Parallel()
-	port := freePort(t)
-	cp := newControlPlane(t, bootstrap(t, ports{MTLS: port}))
-	cp.life = 10 * time.Second
-	cp.start()
-	r := startAgent(t, options(t, cp))
-	r.waitReady()
-	cp.stop()
-	eventually(t, time.Minute, func() string {
-		code, body := r.get("/readyz")
-		if code == http.StatusServiceUnavailable && strings.Contains(body, "the certificate expired at") {
-			return ""
+	synctest.Test(t, func(t *testing.T) {
+		const life = time.Minute
+		w := newWorld(t)
+		w.Set(func(s *controlplanetest.State) { s.Life = life })
+		r := w.start()
+		w.Stop()
+		end := r.leaf().NotAfter
+		time.Sleep(time.Until(end) - time.Second)
+		if code, body := r.get("/readyz"); code != http.StatusOK {
+			t.Errorf("/readyz = %d %s a second before the end of the certificate", code, body)
 		}
-		return body
+		time.Sleep(2 * time.Second)
+		if code, body := r.get("/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(body, "the certificate expired at") {
+			t.Errorf("/readyz = %d %s, want 503 that says why", code, body)
+		}
+		w.Start()
+		r.waitReady()
+		if !r.leaf().NotAfter.After(end) {
+			t.Error("Envoy shows the old certificate")
+		}
 	})
-	cp.set(func() { cp.life = time.Hour })
-	cp.start()
-	r.waitReady()
-	if _, err := call(t, port, cp.ca); err != nil {
-		t.Error(err)
-	}
 }
 
 func TestUnknownMessagesAreCounted(t *testing.T) {
-	t.Parallel()
-	r, cp, _ := newSecure(t)
-	cp.send <- &agentv1.ControlMessage{}
-	cp.send <- &agentv1.ControlMessage{Message: &agentv1.ControlMessage_Welcome{Welcome: &agentv1.Welcome{Features: []string{agentv1.FeatureInbounds, "later"}}}}
-	later := renewNow()
-	later.ProtoReflect().SetUnknown(protowire.AppendVarint(protowire.AppendTag(nil, 99, protowire.VarintType), 1))
-	cp.send <- later
-	cp.expect(func(m *agentMessage) bool { return m.GetInUse() != nil }) // the session goes on
-	_, body := r.get("/metrics")
-	for _, want := range []string{"messages", "features", "fields"} {
-		if want := "sonde_dpagent_session_unknown_" + want + "_total 1"; !strings.Contains(body, want) {
-			t.Errorf("/metrics = %s, want %s", body, want)
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		r := w.start()
+		w.Send <- &agentv1.ControlMessage{}
+		w.Send <- &agentv1.ControlMessage{Message: &agentv1.ControlMessage_Welcome{Welcome: &agentv1.Welcome{Features: []string{agentv1.FeatureInbounds, "later"}}}}
+		later := &agentv1.ControlMessage{Message: &agentv1.ControlMessage_RenewNow{RenewNow: &agentv1.RenewNow{}}}
+		later.ProtoReflect().SetUnknown(protowire.AppendVarint(protowire.AppendTag(nil, 99, protowire.VarintType), 1))
+		w.Send <- later
+		w.Expect(func(m *agentMessage) bool { return m.GetInUse() != nil }) // the session goes on
+		_, body := r.get("/metrics")
+		for _, want := range []string{"messages", "features", "fields"} {
+			if want := "sonde_dpagent_session_unknown_" + want + "_total 1"; !strings.Contains(body, want) {
+				t.Errorf("/metrics = %s, want %s", body, want)
+			}
 		}
-	}
+	})
+}
+
+// TestInboundsThatEnvoyRefuses make the agent not ready, with the reason, until they are accepted.
+func TestInboundsThatEnvoyRefuses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		r := w.start()
+		say := func(accepted bool, reason string) {
+			w.Send <- &agentv1.ControlMessage{Message: &agentv1.ControlMessage_Inbounds{Inbounds: &agentv1.Inbounds{Accepted: accepted, Reason: reason}}}
+		}
+		say(false, "no such filter")
+		eventually(t, func() string {
+			if code, body := r.get("/readyz?verbose"); code != http.StatusServiceUnavailable || !strings.Contains(body, "[-]inbounds failed: ") || !strings.Contains(body, "no such filter") {
+				return fmt.Sprintf("/readyz is %d %s", code, body)
+			}
+			return ""
+		})
+		say(true, "")
+		r.waitReady()
+	})
+}
+
+// TestOutboundsThatEnvoyRefuses is a warning with the reason: callers of the proxy do not need its outbounds.
+func TestOutboundsThatEnvoyRefuses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, agentv1.FeatureOutbounds)
+		r := w.start()
+		says := func(want string) {
+			t.Helper()
+			eventually(t, func() string {
+				if code, body := r.get("/readyz?verbose"); code != http.StatusOK || !strings.Contains(body, want) {
+					return fmt.Sprintf("/readyz is %d %s", code, body)
+				}
+				return ""
+			})
+		}
+		says("[!]outbounds warning: the control plane has not said yet")
+		w.Send <- &agentv1.ControlMessage{Message: &agentv1.ControlMessage_Outbounds{Outbounds: &agentv1.Outbounds{Reason: "cannot bind"}}}
+		says("[!]outbounds warning: cannot bind")
+		w.Send <- &agentv1.ControlMessage{Message: &agentv1.ControlMessage_Outbounds{Outbounds: &agentv1.Outbounds{Accepted: true}}}
+		says("[+]outbounds ok")
+	})
 }

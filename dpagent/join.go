@@ -19,6 +19,7 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/identity"
 	"github.com/sonde-mesh/sonde/dpagent/retry"
 	"github.com/sonde-mesh/sonde/dpagent/workdir"
+	"github.com/sonde-mesh/sonde/internal/run"
 )
 
 // refusedDelay is the shortest delay after the control plane has refused the agent, for instance because of its token.
@@ -62,7 +63,7 @@ func (a *Agent) join(parent context.Context) error {
 			level, msg = slog.LevelError, "control plane refuses this proxy, the agent keeps trying"
 		}
 		report.Failed(ctx, level, msg, err)
-		if retry.Wait(ctx, wait) != nil {
+		if run.Sleep(ctx, wait) != nil {
 			return context.Cause(ctx)
 		}
 	}

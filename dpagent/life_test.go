@@ -1,199 +1,158 @@
 package dpagent_test
 
 import (
-	"fmt"
+	"bytes"
 	"net/http"
 	"os"
 	"path/filepath"
-	"regexp"
-	"strconv"
 	"strings"
-	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/dpagent/workdir"
+	"github.com/sonde-mesh/sonde/internal/testing/controlplanetest"
+	"github.com/sonde-mesh/sonde/internal/testing/envoytest"
+	"github.com/sonde-mesh/sonde/internal/testing/wait"
 )
 
-var startedLine = regexp.MustCompile(`(?:envoy started.*?pid"?[=:])(\d+)`)
-
-// envoyPIDs are those of all Envoys that the agent has started.
-func (r *running) envoyPIDs() []int {
-	r.t.Helper()
-	var pids []int
-	for _, m := range startedLine.FindAllStringSubmatch(r.logs.String(), -1) {
-		pid, err := strconv.Atoi(m[1])
-		if err != nil {
-			r.t.Fatal(err)
-		}
-		pids = append(pids, pid)
-	}
-	return pids
-}
-
-func gone(pid int) string {
-	state, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil || strings.Contains(string(state), ") Z ") { // a zombie runs no more: its parent has yet to ask
-		return ""
-	}
-	return fmt.Sprintf("process %d lives", pid)
-}
-
+// TestEnvoyIsStartedAgain has each Envoy end, and its files harmed.
 func TestEnvoyIsStartedAgain(t *testing.T) {
-	t.Parallel()
-	cp := newControlPlane(t, bootstrap(t, ports{}))
-	cp.start()
-	r := startAgent(t, options(t, cp))
-	r.waitReady()
-	for crash := range 2 {
-		pids := r.envoyPIDs()
-		if len(pids) != crash+1 {
-			t.Fatalf("after %d crashes Envoy was started %d times", crash, len(pids))
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		r := w.start()
+		files := map[string][]byte{mesh.FileIdentity: nil, mesh.FileCA: nil, mesh.FileServingCA: nil}
+		for name := range files {
+			files[name] = r.readFile(name)
 		}
-		if err := syscall.Kill(pids[crash], syscall.SIGKILL); err != nil {
-			t.Fatal(err)
-		}
-		eventually(t, 10*time.Second, func() string {
-			if n := len(r.envoyPIDs()); n == crash+1 {
-				return "not started again"
+		for crash := range 2 {
+			if n := len(w.envoys.All()); n != crash+1 {
+				t.Fatalf("after %d crashes Envoy was started %d times", crash, n)
 			}
-			return ""
-		})
-		r.waitReady()
-	}
-	r.logged(`err="run envoy: signal: killed"`)
-	if _, body := r.get("/metrics"); !strings.Contains(body, "sonde_dpagent_envoy_starts_total 3") {
-		t.Errorf("/metrics = %s, want 3 starts", body)
-	}
-	r.agent.Drain()
-	r.waitEnd(10 * time.Second)
-	for _, pid := range r.envoyPIDs() {
-		eventually(t, time.Second, func() string { return gone(pid) })
-	}
+			for name := range files {
+				if err := os.WriteFile(filepath.Join(r.dir, name), []byte("broken"), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			w.envoys.Last().Exit("signal: killed")
+			eventually(t, func() string {
+				if len(w.envoys.All()) == crash+1 {
+					return "not started again"
+				}
+				return ""
+			})
+			r.waitReady()
+			for name, want := range files {
+				if !bytes.Equal(r.readFile(name), want) {
+					t.Errorf("%s was not restored", name)
+				}
+			}
+		}
+		r.logged(`err="run envoy: signal: killed"`)
+		if _, body := r.get("/metrics"); !strings.Contains(body, "sonde_dpagent_envoy_starts_total 3") {
+			t.Errorf("/metrics = %s, want 3 starts", body)
+		}
+		r.agent.Drain()
+		r.waitEnd()
+		<-w.envoys.Last().Ended()
+	})
 }
 
+// TestEnvoyRefusesItsBootstrap has an Envoy in back-off for minutes, which another agent would not mend.
 func TestEnvoyRefusesItsBootstrap(t *testing.T) {
-	t.Parallel()
-	cp := newControlPlane(t, []byte(`{"no_such_field": 1}`))
-	cp.start()
-	r := startAgent(t, options(t, cp))
-	r.logged("no_such_field")
-	eventually(t, 10*time.Second, func() string {
-		code, body := r.get("/readyz")
-		if code == http.StatusServiceUnavailable && strings.Contains(body, "[-]envoy failed: run envoy: exit status 1; its last error: ") {
-			return ""
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.Set(func(s *controlplanetest.State) { s.Bootstrap = []byte(`{"no_such_field": 1}`) })
+		w.envoys.Begin = func(p *envoytest.Process) {
+			text, err := os.ReadFile(filepath.Join(p.Command.Dir, workdir.Bootstrap))
+			if err != nil || !bytes.Contains(text, []byte("no_such_field")) {
+				t.Errorf("bootstrap %s, %v", text, err)
+			}
+			p.Print("critical|main|error initializing configuration 'bootstrap.json': no such field: 'no_such_field'")
+			p.Exit("exit status 1")
 		}
-		return body
-	})
-	eventually(t, 10*time.Second, func() string {
-		if n := len(r.envoyPIDs()); n < 4 {
-			return fmt.Sprint("only started ", n, " times")
+		w.Start()
+		r := w.run(w.options())
+		r.logged("no_such_field")
+		for began := time.Now(); time.Since(began) < 5*time.Minute; time.Sleep(time.Second) {
+			if code, body := r.get("/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(body, "[-]envoy failed: run envoy: exit status 1; its last error: ") {
+				t.Fatalf("/readyz = %d %s, want 503 that says why", code, body)
+			}
+			if code, body := r.get("/livez"); code != http.StatusOK {
+				t.Fatalf("/livez = %d %s, want 200: another agent would fare no better", code, body)
+			}
 		}
-		return ""
+		if n := len(w.envoys.All()); n < 30 || n > 60 {
+			t.Errorf("Envoy was started %d times in five minutes", n)
+		}
+		r.end()
 	})
-	if code, _ := r.get("/livez"); code != http.StatusOK {
-		t.Errorf("/livez = %d, want 200: another agent would fare no better", code)
-	}
-	r.cancel()
-	r.waitEnd(20 * time.Second)
-}
-
-func TestEnvoyDiesWithItsAgent(t *testing.T) {
-	t.Parallel()
-	cp := newControlPlane(t, bootstrap(t, ports{}))
-	cp.start()
-	p := startProgram(t, cp)
-	p.waitReady()
-	pids := p.envoyPIDs()
-	if len(pids) != 1 || gone(pids[0]) == "" {
-		t.Fatalf("Envoys = %v, want one that lives", pids)
-	}
-	if err := p.cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	_ = p.cmd.Wait() // it says "killed"
-	eventually(t, 5*time.Second, func() string { return gone(pids[0]) })
 }
 
 func TestTemporaryWorkDirectory(t *testing.T) {
-	tmp := t.TempDir()
-	t.Setenv("TMPDIR", tmp)
-	cp := newControlPlane(t, bootstrap(t, ports{}))
-	cp.start()
-	o := options(t, cp)
-	o.WorkDir = ""
-	r := startAgent(t, o)
-	r.waitReady()
-	made, err := filepath.Glob(filepath.Join(tmp, "sonde-dp-*"))
-	if err != nil || len(made) != 1 {
-		t.Fatalf("work directories = %q, %v, want one", made, err)
-	}
-	for name, mode := range map[string]os.FileMode{"": 0o700, "sds": 0o700, "sds/identity.json": 0o600, "sds/ca.json": 0o600, "admin.sock": 0o600} {
-		info, err := os.Stat(filepath.Join(made[0], name))
-		if err != nil {
-			t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		tmp := t.TempDir()
+		t.Setenv("TMPDIR", tmp)
+		w := newWorld(t)
+		w.Start()
+		o := w.options()
+		o.WorkDir = ""
+		r := w.run(o)
+		r.waitReady()
+		made, err := filepath.Glob(filepath.Join(tmp, "sonde-dp-*"))
+		if err != nil || len(made) != 1 {
+			t.Fatalf("work directories = %q, %v, want one", made, err)
 		}
-		if info.Mode().Perm() != mode {
-			t.Errorf("mode of %q = %o, want %o", name, info.Mode().Perm(), mode)
+		for name, mode := range map[string]os.FileMode{"": 0o700, "sds": 0o700, mesh.FileIdentity: 0o600, mesh.FileCA: 0o600} {
+			info, err := os.Stat(filepath.Join(made[0], name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if info.Mode().Perm() != mode {
+				t.Errorf("mode of %q = %o, want %o", name, info.Mode().Perm(), mode)
+			}
 		}
-	}
-	r.cancel()
-	r.waitEnd(20 * time.Second)
-	if _, err := os.Stat(made[0]); !os.IsNotExist(err) {
-		t.Errorf("the work directory is still there: %v", err)
-	}
-}
-
-func TestLongWorkDirectory(t *testing.T) {
-	t.Parallel()
-	cp := newControlPlane(t, bootstrap(t, ports{}))
-	cp.start()
-	o := options(t, cp)
-	o.WorkDir = filepath.Join(o.WorkDir, strings.Repeat("long/", 30))
-	r := startAgent(t, o)
-	r.waitReady()
-	r.cancel()
-	r.waitEnd(20 * time.Second)
+		r.end()
+		if _, err := os.Stat(made[0]); !os.IsNotExist(err) {
+			t.Errorf("the work directory is still there: %v", err)
+		}
+	})
 }
 
 func TestWorkDirectoryIsTaken(t *testing.T) {
-	t.Parallel()
-	cp := newControlPlane(t, bootstrap(t, ports{}))
-	cp.start()
-	o := options(t, cp)
-	r := startAgent(t, o)
-	r.waitReady()
-	second, err := newAgent(t, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := second.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "WorkDir") || !strings.Contains(err.Error(), o.WorkDir) {
-		t.Errorf("Run() in a directory that another agent uses: error = %v, want one that names it", err)
-	}
-}
-
-func TestDrainBeforeJoin(t *testing.T) {
-	t.Parallel()
-	cp := newControlPlane(t, bootstrap(t, ports{}))
-	r := startAgent(t, options(t, cp))
-	r.logged("not joined yet")
-	r.agent.Drain()
-	r.waitEnd(20 * time.Second)
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.Start()
+		o := w.options()
+		w.run(o).waitReady()
+		second, err := newAgent(t, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := second.Run(wait.Context(t)); err == nil || !strings.Contains(err.Error(), "WorkDir") || !strings.Contains(err.Error(), o.WorkDir) {
+			t.Errorf("Run() in a directory that another agent uses: error = %v, want one that names it", err)
+		}
+	})
 }
 
 func TestTokenIsReplaced(t *testing.T) {
-	t.Parallel()
-	cp := newControlPlane(t, bootstrap(t, ports{}))
-	cp.start()
-	o := options(t, cp)
-	if err := os.WriteFile(o.TokenFile, []byte("bad"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	r := startAgent(t, o)
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.Start()
+		o := w.options()
+		writeToken(t, o, "bad")
+		w.run(o).becomesReadyWithAToken(o)
+	})
+}
+
+// becomesReadyWithAToken gives an agent that is refused a good token.
+func (r *running) becomesReadyWithAToken(o options) {
+	r.t.Helper()
 	r.logged("control plane refuses this proxy")
 	if code, body := r.get("/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(body, "bad token") {
-		t.Errorf("/readyz = %d %q, want 503 that says why", code, body)
+		r.t.Errorf("/readyz = %d %q, want 503 that says why", code, body)
 	}
-	if err := os.WriteFile(o.TokenFile, []byte("good"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	writeToken(r.t, o, "good")
 	r.waitReady()
 }

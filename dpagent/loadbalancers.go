@@ -50,13 +50,12 @@ func (a *Agent) serveLB(ctx context.Context, group *errgroup.Group, envoy lb.Adm
 		return nil
 	}
 	a.resumeDrain()
-	var config net.ListenConfig
-	l, err := config.Listen(ctx, "tcp", net.JoinHostPort("", strconv.Itoa(a.o.LBHealthPort)))
+	l, err := a.o.Listen(ctx, "tcp", net.JoinHostPort("", strconv.Itoa(a.o.LBHealthPort)))
 	if err != nil {
 		return &mesh.FieldError{Field: "LBHealthPort", Value: strconv.Itoa(a.o.LBHealthPort), Err: err}
 	}
 	a.logger.Info("health for load balancers", "address", l.Addr().String())
-	group.Go(func() error { return health.Serve(ctx, l, a.lb) })
+	group.Go(func() error { return health.ServeLimited(ctx, l, a.lb, health.Limits{Connections: a.places[usesLB]}) })
 	group.Go(func() error {
 		a.lb.Follow(ctx, envoy)
 		return nil

@@ -53,7 +53,8 @@ func (a *Agent) serveMetrics(ctx context.Context, group *errgroup.Group, page *s
 	}
 	l, err := scrape.Listen(ctx, a.o.MetricsAddress)
 	if err != nil {
-		return &mesh.FieldError{Field: "MetricsAddress", Value: a.o.MetricsAddress, Err: err}
+		at := mesh.FieldError{Field: "MetricsAddress", Value: a.o.MetricsAddress, Allowed: mesh.AllowedOwnOrNoHost}
+		return mesh.ListenError(at, at, err)
 	}
 	include := a.o.MetricsInclude
 	if len(include) == 0 {
@@ -61,6 +62,6 @@ func (a *Agent) serveMetrics(ctx context.Context, group *errgroup.Group, page *s
 	}
 	server := scrape.NewServer(page, include)
 	a.logger.Info("metrics for Prometheus", "address", l.Addr().String())
-	group.Go(func() error { return server.Serve(ctx, l) })
+	group.Go(func() error { return server.Serve(ctx, l, a.places[usesMetrics]) })
 	return nil
 }

@@ -1,6 +1,7 @@
 package dpagent
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"net"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/dpagent/envoy"
 	"github.com/sonde-mesh/sonde/dpagent/probe"
 )
 
@@ -54,8 +56,16 @@ type Options struct {
 	MetricsInclude []string
 	// Probes of the pod. With port 0, or with an empty table, no probes are answered.
 	Probes probe.Environment
+	// OpenFiles is how many file descriptors the process may open, which its ports share. Default: no limit.
+	OpenFiles int
 	// Version of the program, to tell the control plane.
 	Version string
+	// Listen opens AdminAddress, LBHealthPort and the agent's Unix sockets in WorkDir. Default: net.ListenConfig.Listen.
+	Listen func(ctx context.Context, network, address string) (net.Listener, error)
+	// Dial connects to the control plane by tcp, and to Envoy's sockets in WorkDir by unix. Default: net.Dialer.DialContext, with TCP keepalive.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	// Launcher runs Envoy. Default: envoy.ProcessLauncher.
+	Launcher envoy.Launcher
 }
 
 // DefaultAdminAddress is where supervisors ask an agent that names no other address.
@@ -66,6 +76,23 @@ func DefaultOptions() Options {
 	return Options{
 		Mesh: mesh.DefaultMesh, AdminAddress: DefaultAdminAddress, DrainTime: mesh.DefaultDrainTime, LBDrainTime: mesh.DefaultLBDrainTime,
 	}
+}
+
+func (o *Options) setDefaults() {
+	if o.Listen == nil {
+		o.Listen = new(net.ListenConfig).Listen
+	}
+	if o.Launcher == nil {
+		o.Launcher = envoy.ProcessLauncher{}
+	}
+}
+
+// dialControlPlane returns Dial for the control plane, nil for the default.
+func (o *Options) dialControlPlane() func(ctx context.Context, address string) (net.Conn, error) {
+	if o.Dial == nil {
+		return nil
+	}
+	return func(ctx context.Context, address string) (net.Conn, error) { return o.Dial(ctx, "tcp", address) }
 }
 
 // Validate returns all violations, joined. Each is a *mesh.FieldError that names a field of Options.

@@ -80,14 +80,3 @@ func TestValidate(t *testing.T) {
 		})
 	}
 }
-
-func TestNoEnvoy(t *testing.T) {
-	for _, path := range []string{"/nonexistent/envoy", "/bin/true"} {
-		o := minimal()
-		o.EnvoyPath = path
-		_, err := newAgent(t, o)
-		if err == nil || !strings.Contains(err.Error(), "EnvoyPath") || !strings.Contains(err.Error(), path) {
-			t.Errorf("New() with Envoy %s: error = %v, want one that names it", path, err)
-		}
-	}
-}

@@ -20,7 +20,6 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/held"
 	"github.com/sonde-mesh/sonde/dpagent/perport"
 	"github.com/sonde-mesh/sonde/dpagent/probe"
-	"github.com/sonde-mesh/sonde/dpagent/session"
 	"github.com/sonde-mesh/sonde/health"
 )
 
@@ -34,7 +33,7 @@ func (a *Agent) newProbes() (*probe.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	o.Registerer, o.Failed = a.metrics, a.failures.Add
+	o.Registerer, o.Failed, o.Connections = a.metrics, a.failures.Add, probeConnections(a.places[usesProbes])
 	o.Target = func(path string) (probe.Target, bool) { return a.perPort.TargetAt(a.virtualPort(), path) }
 	if slices.ContainsFunc(o.Table, func(p mesh.Probe) bool { return p.Guarded }) {
 		a.liveness = held.New(held.Options{Keep: func(m *agentv1.Restarts) { a.storeTold(fileRestarts, m) }, Logger: a.logger, Registerer: a.metrics})
@@ -42,14 +41,6 @@ func (a *Agent) newProbes() (*probe.Handler, error) {
 	}
 	a.countStarts()
 	return probe.New(o)
-}
-
-// sessionLiveness returns nil if no liveness probe is guarded.
-func (a *Agent) sessionLiveness() session.Liveness {
-	if a.liveness == nil {
-		return nil
-	}
-	return a.liveness
 }
 
 // virtualPort returns where HTTP probes of the table are answered; not valid if there is no table.
@@ -134,7 +125,7 @@ func (a *Agent) serveProbes(ctx context.Context, group *errgroup.Group) error {
 		a.logger.Info("probes", "address", l.Addr().String())
 	}
 	if at := a.probes.Address(); at.Port() != 0 {
-		a.checks.Add(health.Livez, health.Check{Name: "probe-handler", Run: func(ctx context.Context) error { return probe.Answers(ctx, at) }})
+		a.checks.Add(health.Livez, health.Check{Name: "probe-handler", Run: func(ctx context.Context) error { return probe.Answers(ctx, at, nil) }})
 	}
 	group.Go(func() error { return a.probes.Serve(ctx, all...) })
 	return nil
@@ -153,9 +144,9 @@ func ListenProbes(ctx context.Context, h *probe.Handler) ([]net.Listener, error)
 	}
 	all, err := worker.Listen(ctx, o)
 	if err != nil {
-		return nil, &mesh.FieldError{
-			Field: "Port", Value: strconv.Itoa(int(h.Address().Port())), Err: fmt.Errorf("open the ports for probes at $%s: %w", mesh.EnvInstanceIP, err),
-		}
+		ip := mesh.FieldError{Field: mesh.EnvInstanceIP, Value: h.Address().Addr().String(), Allowed: "must be an IP address of this machine"}
+		port := mesh.FieldError{Field: "Port", Value: strconv.Itoa(int(h.Address().Port()))}
+		return nil, mesh.ListenError(ip, port, fmt.Errorf("open the ports for probes at $%s: %w", mesh.EnvInstanceIP, err))
 	}
 	return all, nil
 }

@@ -19,6 +19,12 @@ var errEndpointsUnknown = errors.New("the control plane has not said yet that ot
 // setEndpoints records what the control plane says of the endpoints; nil if other proxies know that they are ready.
 func (a *Agent) setEndpoints(err error) { a.endpointsErr.Store(&err) }
 
+// errOutboundsUnknown is the state before the first report of the outbound listeners.
+var errOutboundsUnknown = errors.New("the control plane has not said yet that envoy has accepted the outbound listeners")
+
+// setOutbounds records the state of the outbound listeners; nil if Envoy has accepted all.
+func (a *Agent) setOutbounds(err error) { a.outboundsErr.Store(&err) }
+
 // setInbounds records what the control plane says of the inbounds; nil if Envoy has accepted all. It holds while there is no
 // session, and for the next agent if this one dies.
 func (a *Agent) setInbounds(err error) {
@@ -80,6 +86,9 @@ const CheckEnvoy = "envoy"
 // CheckEndpoints is the check that warns while other proxies may not know that the endpoints of this one are ready.
 const CheckEndpoints = "endpoints"
 
+// CheckOutbounds is the check that warns while Envoy has not accepted all listeners at which the application calls others.
+const CheckOutbounds = "outbounds"
+
 // checkDrain is the check of readiness that has a reason of its own for load balancers.
 const checkDrain = "drain"
 
@@ -101,9 +110,17 @@ func (a *Agent) addChecks(proxy *envoy.Envoy) {
 	a.checks.Add(health.Readyz, health.Check{
 		Name: CheckEndpoints, Run: func(context.Context) error { return *a.endpointsErr.Load() }, Keep: keepReady, Informational: true,
 	})
+	// A warning, too: callers of this proxy do not need its outbounds.
+	a.checks.Add(health.Readyz, health.Check{
+		Name: CheckOutbounds, Run: func(context.Context) error { return *a.outboundsErr.Load() }, Keep: keepReady, Informational: true,
+	})
 	ready("probes", a.perPort.Ready)
 	ready("name", a.duplicates.refusal)
 	a.checks.Add(health.Readyz, health.Check{Name: "duplicate", Run: a.duplicates.recent, Informational: true})
+	// A warning, since this clock may be wrong: others use the certificate then.
+	a.checks.Add(health.Readyz, health.Check{
+		Name: "clock", Run: func(context.Context) error { return a.identity.CheckClock(time.Now()) }, Keep: keepReady, Informational: true,
+	})
 	ready(checkDrain, func(context.Context) error {
 		select {
 		case <-a.draining:

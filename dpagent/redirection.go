@@ -9,6 +9,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/dpagent/probe"
 	"github.com/sonde-mesh/sonde/health/heartbeat"
+	"github.com/sonde-mesh/sonde/internal/run"
 )
 
 const (
@@ -43,14 +44,7 @@ func (r *readinessRequests) through(h http.Handler) http.Handler {
 
 // watch looks again and again until ctx ends.
 func (r *readinessRequests) watch(ctx context.Context, envoyReady func(context.Context) error, tell func(probe.Failure)) {
-	look := time.NewTicker(readinessLook)
-	defer look.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-look.C:
-		}
+	for range run.Ticks(ctx, readinessLook) {
 		r.loop.Begin()
 		r.look(ctx, envoyReady, tell)
 		r.loop.End()

@@ -12,207 +12,181 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
+	"testing/synctest"
 
+	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/dpagent"
+	"github.com/sonde-mesh/sonde/internal/testing/controlplanetest"
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
+type options = dpagent.Options
+
 // joinOnce runs an agent until it is ready, and returns the secret that it leaves behind.
-func joinOnce(t *testing.T, o dpagent.Options) []byte {
-	t.Helper()
-	r := startAgent(t, o)
+func (w *world) joinOnce(o options) []byte {
+	w.t.Helper()
+	r := w.run(o)
 	r.waitReady()
-	r.cancel()
-	r.waitEnd(20 * time.Second)
-	secret, err := os.ReadFile(filepath.Join(o.WorkDir, "sds", "identity.json"))
-	if err != nil {
+	r.end()
+	return r.readFile(mesh.FileIdentity)
+}
+
+func writeToken(t *testing.T, o options, token string) {
+	t.Helper()
+	if err := os.WriteFile(o.TokenFile, []byte(token), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return secret
+}
+
+func keyOf(t *testing.T, text []byte) string {
+	t.Helper()
+	return parseSecret(t, text).Resources[0].Certificate.Key.PEM
 }
 
 // TestJoinsWithStoredCertificate restarts an agent whose token is no longer good. Each start has a key of its own.
 func TestJoinsWithStoredCertificate(t *testing.T) {
-	t.Parallel()
-	cp := newControlPlane(t, bootstrap(t, ports{}))
-	cp.start()
-	o := options(t, cp)
-	before := joinOnce(t, o)
-	for name, token := range map[string]string{"expired": "bad", "empty": "", "gone": "-"} {
-		if err := os.WriteFile(o.TokenFile, []byte(token), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if token == "-" {
-			if err := os.Remove(o.TokenFile); err != nil {
-				t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.Start()
+		o := w.options()
+		before := w.joinOnce(o)
+		for name, token := range map[string]string{"expired": "bad", "empty": "", "gone": "-"} {
+			writeToken(t, o, token)
+			if token == "-" {
+				if err := os.Remove(o.TokenFile); err != nil {
+					t.Fatal(err)
+				}
 			}
+			after := w.joinOnce(o)
+			if keyOf(t, before) == keyOf(t, after) {
+				t.Errorf("token %s: the key is the one of the start before", name)
+			}
+			before = after
 		}
-		after := joinOnce(t, o)
-		if keyOf(t, before) == keyOf(t, after) {
-			t.Errorf("token %s: the key is the one of the start before", name)
-		}
-		before = after
-	}
+	})
 }
 
-// inline is what a field of a secret file has, in PEM.
-type inline struct {
-	PEM string `json:"inline_string"`
-}
-
-// partsOf returns the certificate and the private key of a secret file.
-func partsOf(t *testing.T, secret []byte) (chain, key string) {
+// spoilSecret changes the secret of an agent that has ended.
+func spoilSecret(t *testing.T, o options, spoil func([]byte) []byte) {
 	t.Helper()
-	var file struct {
-		Resources []struct {
-			Certificate struct {
-				Chain inline `json:"certificate_chain"`
-				Key   inline `json:"private_key"`
-			} `json:"tls_certificate"`
-		} `json:"resources"`
+	path := filepath.Join(o.WorkDir, mesh.FileIdentity)
+	text, err := os.ReadFile(path)
+	if err := errors.Join(err, os.WriteFile(path, spoil(text), 0o600)); err != nil {
+		t.Fatal(err)
 	}
-	if err := json.Unmarshal(secret, &file); err != nil || len(file.Resources) != 1 {
-		t.Fatalf("the secret has %d resources, %v", len(file.Resources), err)
-	}
-	parts := file.Resources[0].Certificate
-	if parts.Chain.PEM == "" || parts.Key.PEM == "" {
-		t.Fatal("the secret has no certificate or no key")
-	}
-	return parts.Chain.PEM, parts.Key.PEM
-}
-
-func keyOf(t *testing.T, secret []byte) string {
-	t.Helper()
-	_, key := partsOf(t, secret)
-	return key
 }
 
 // expire puts a certificate that has expired into the secret of an agent that has ended.
-func expire(t *testing.T, cp *controlPlane, o *dpagent.Options) {
-	t.Helper()
-	spoilSecret(t, o, func(secret []byte) []byte {
-		chain, key := partsOf(t, secret)
-		pair, err := tls.X509KeyPair([]byte(chain), []byte(key))
+func (w *world) expire(o options) {
+	w.t.Helper()
+	spoilSecret(w.t, o, func(text []byte) []byte {
+		parts := parseSecret(w.t, text).Resources[0].Certificate
+		pair, err := tls.X509KeyPair([]byte(parts.Chain.PEM), []byte(parts.Key.PEM))
 		if err != nil {
-			t.Fatal(err)
+			w.t.Fatal(err)
 		}
-		leaf := cp.ca.sign(t, pair.Leaf.PublicKey, 0, pair.Leaf.DNSNames[0], pair.Leaf.URIs[0].String())
-		was, errWas := json.Marshal(inline{chain})
+		leaf := w.State().CA.Sign(w.t, pair.Leaf.PublicKey, 0, pair.Leaf.DNSNames[0], pair.Leaf.URIs[0].String())
+		was, errWas := json.Marshal(parts.Chain)
 		is, errIs := json.Marshal(inline{string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: leaf}))})
-		if err := errors.Join(errWas, errIs); err != nil || bytes.Count(secret, was) != 1 {
-			t.Fatalf("the certificate is %d times in the secret, %v", bytes.Count(secret, was), err)
+		if err := errors.Join(errWas, errIs); err != nil || bytes.Count(text, was) != 1 {
+			w.t.Fatalf("the certificate is %d times in the secret, %v", bytes.Count(text, was), err)
 		}
-		return bytes.Replace(secret, was, is, 1)
+		return bytes.Replace(text, was, is, 1)
 	})
+}
+
+// setCA replaces the CA, and trusts no other.
+func (w *world) setCA(ca *controlplanetest.Authority) {
+	w.Set(func(s *controlplanetest.State) { s.CA, s.Trusted = ca, []*controlplanetest.Authority{ca} })
 }
 
 // TestStoredCertificateNotUsed restarts an agent with a certificate that is not good any more: the token decides.
 func TestStoredCertificateNotUsed(t *testing.T) {
-	t.Parallel()
 	tests := map[string]struct {
-		harm func(t *testing.T, cp *controlPlane, o *dpagent.Options)
+		harm func(w *world, o *options)
 		log  string
 	}{
-		"refused by the control plane": {func(t *testing.T, cp *controlPlane, _ *dpagent.Options) {
-			ca := newAuthority(t)
-			cp.set(func() { cp.ca, cp.trusted = ca, []*authority{ca} })
-		}, "control plane refuses the certificate in the work directory, joined with the token"},
-		"of another dataplane": {func(_ *testing.T, _ *controlPlane, o *dpagent.Options) {
-			o.Name = "web-2"
-		}, "its DNS names are"},
-		"of another CA than the one beside it": {func(t *testing.T, _ *controlPlane, o *dpagent.Options) {
-			ca := filepath.Join(o.WorkDir, "sds", "ca.json")
-			other := newControlPlane(t, bootstrap(t, ports{}))
-			other.start()
-			theirs := options(t, other)
-			joinOnce(t, theirs)
-			data, err := os.ReadFile(filepath.Join(theirs.WorkDir, "sds", "ca.json"))
-			if err := errors.Join(err, os.WriteFile(ca, data, 0o600)); err != nil {
-				t.Fatal(err)
+		"refused by the control plane": {
+			func(w *world, _ *options) { w.setCA(controlplanetest.NewAuthority(w.t)) },
+			"control plane refuses the certificate in the work directory, joined with the token",
+		},
+		"of another dataplane": {func(_ *world, o *options) { o.Name = "web-2" }, "its DNS names are"},
+		"of another CA than the one beside it": {func(w *world, o *options) {
+			other := newWorld(w.t)
+			other.Start()
+			theirs := other.options()
+			other.joinOnce(theirs)
+			data, err := os.ReadFile(filepath.Join(theirs.WorkDir, mesh.FileCA))
+			if err := errors.Join(err, os.WriteFile(filepath.Join(o.WorkDir, mesh.FileCA), data, 0o600)); err != nil {
+				w.t.Fatal(err)
 			}
 		}, "certificate signed by unknown authority"},
-		"cut": {func(t *testing.T, _ *controlPlane, o *dpagent.Options) {
-			spoilSecret(t, o, func(secret []byte) []byte { return secret[:len(secret)-5] })
+		"cut": {func(w *world, o *options) {
+			spoilSecret(w.t, *o, func(text []byte) []byte { return text[:len(text)-5] })
 		}, "it is not what this agent writes"},
-		"without its key": {func(t *testing.T, _ *controlPlane, o *dpagent.Options) {
-			spoilSecret(t, o, func(secret []byte) []byte {
-				return bytes.ReplaceAll(secret, []byte("PRIVATE KEY"), []byte("SECRET KEY"))
+		"without its key": {func(w *world, o *options) {
+			spoilSecret(w.t, *o, func(text []byte) []byte {
+				return bytes.ReplaceAll(text, []byte("PRIVATE KEY"), []byte("SECRET KEY"))
 			})
 		}, "read sds/identity.json: tls: "},
-		"without its CA": {func(t *testing.T, _ *controlPlane, o *dpagent.Options) {
-			if err := os.WriteFile(filepath.Join(o.WorkDir, "sds", "ca.json"), []byte(`{"resources":[{}]}`), 0o600); err != nil {
-				t.Fatal(err)
+		"without its CA": {func(w *world, o *options) {
+			if err := os.WriteFile(filepath.Join(o.WorkDir, mesh.FileCA), []byte(`{"resources":[{}]}`), 0o600); err != nil {
+				w.t.Fatal(err)
 			}
 		}, "certificate or CA is missing"},
 	}
 	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			cp := newControlPlane(t, bootstrap(t, ports{}))
-			cp.start()
-			o := options(t, cp)
-			secret := joinOnce(t, o)
-			tc.harm(t, cp, &o)
-			r := startAgent(t, o)
+		virtual.Run(t, name, func(t *testing.T) {
+			w := newWorld(t)
+			w.Start()
+			o := w.options()
+			text := w.joinOnce(o)
+			tc.harm(w, &o)
+			r := w.run(o)
 			r.waitReady()
 			if log := r.logs.String(); !strings.Contains(log, tc.log) {
 				t.Errorf("the log does not say %q:\n%s", tc.log, log)
 			}
-			if line := strings.Split(keyOf(t, secret), "\n")[1]; strings.Contains(r.logs.String(), line) {
+			if line := strings.Split(keyOf(t, text), "\n")[1]; strings.Contains(r.logs.String(), line) {
 				t.Error("the log has the key in it")
 			}
 		})
 	}
 }
 
-func spoilSecret(t *testing.T, o *dpagent.Options, spoil func([]byte) []byte) {
-	t.Helper()
-	path := filepath.Join(o.WorkDir, "sds", "identity.json")
-	secret, err := os.ReadFile(path)
-	if err := errors.Join(err, os.WriteFile(path, spoil(secret), 0o600)); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // TestStoredCertificateExpires restarts an agent after its certificate has expired, with a bad token: it waits for a good one.
 func TestStoredCertificateExpires(t *testing.T) {
-	t.Parallel()
-	cp := newControlPlane(t, bootstrap(t, ports{}))
-	cp.start()
-	o := options(t, cp)
-	joinOnce(t, o)
-	expire(t, cp, &o)
-	if err := os.WriteFile(o.TokenFile, []byte("bad"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	r := startAgent(t, o)
-	r.logged("certificate in the work directory not used, joining with the token")
-	r.logged("certificate has expired")
-	r.logged("control plane refuses this proxy")
-	if code, body := r.get("/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(body, "bad token") {
-		t.Errorf("/readyz = %d %q, want 503 that says why", code, body)
-	}
-	if err := os.WriteFile(o.TokenFile, []byte("good"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	r.waitReady()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.Start()
+		o := w.options()
+		w.joinOnce(o)
+		w.expire(o)
+		writeToken(t, o, "bad")
+		r := w.run(o)
+		r.logged("certificate in the work directory not used, joining with the token")
+		r.logged("certificate has expired")
+		r.becomesReadyWithAToken(o)
+	})
 }
 
 // TestBothAreRefused shows both reasons.
 func TestBothAreRefused(t *testing.T) {
-	t.Parallel()
-	cp := newControlPlane(t, bootstrap(t, ports{}))
-	cp.start()
-	o := options(t, cp)
-	joinOnce(t, o)
-	ca := newAuthority(t)
-	cp.set(func() { cp.ca, cp.trusted, cp.token = ca, []*authority{ca}, "another" })
-	r := startAgent(t, o)
-	eventually(t, 10*time.Second, func() string {
-		code, body := r.get("/readyz")
-		if code == http.StatusServiceUnavailable && strings.Contains(body, "bad token; with the certificate in the work directory: ") &&
-			strings.Contains(body, "unknown authority") {
-			return ""
-		}
-		return fmt.Sprint(code, " ", body)
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.Start()
+		o := w.options()
+		w.joinOnce(o)
+		w.setCA(controlplanetest.NewAuthority(t))
+		w.Set(func(s *controlplanetest.State) { s.Token = "another" })
+		r := w.run(o)
+		eventually(t, func() string {
+			code, body := r.get("/readyz")
+			if code == http.StatusServiceUnavailable && strings.Contains(body, "bad token; with the certificate in the work directory: ") &&
+				strings.Contains(body, "unknown authority") {
+				return ""
+			}
+			return fmt.Sprint(code, " ", body)
+		})
 	})
 }

@@ -2,7 +2,6 @@ package generator_test
 
 import (
 	"bytes"
-	"flag"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,28 +10,21 @@ import (
 	"time"
 
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
-	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"sigs.k8s.io/yaml"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/generator"
+	"github.com/sonde-mesh/sonde/internal/testing/golden"
 	"github.com/sonde-mesh/sonde/meshview"
 	"github.com/sonde-mesh/sonde/store"
 )
 
-var update = flag.Bool("update", false, "write the golden files, and delete those that nothing makes any more")
-
 const testdata = "../testdata"
 
-// goldenNames are the files that this package writes into the directory of a proxy.
-func goldenNames() []string {
-	return []string{"bootstrap.yaml", "clusters.yaml", "endpoints.yaml", "listeners.yaml", "routes.yaml", "static.yaml"}
-}
-
 func TestGolden(t *testing.T) {
-	made := map[string]bool{}
+	files := map[string][]byte{}
 	for _, c := range readCases(t) {
 		for _, id := range c.proxies {
 			m, p := c.view.Proxy(id)
@@ -40,55 +32,11 @@ func TestGolden(t *testing.T) {
 				t.Fatalf("case %s has no proxy %s", c.name, id)
 			}
 			for name, got := range goldenFiles(t, m, p) {
-				path := filepath.Join(testdata, c.name, p.Dataplane.Name, name)
-				made[path] = true
-				t.Run(strings.Join([]string{c.name, p.Dataplane.Name, name}, "/"), func(t *testing.T) { compare(t, path, got) })
+				files[filepath.Join(c.name, p.Dataplane.Name, name)] = got
 			}
 		}
 	}
-	for _, name := range goldenNames() {
-		found, err := filepath.Glob(filepath.Join(testdata, "*", "*", name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, path := range found {
-			if !made[path] {
-				orphan(t, path)
-			}
-		}
-	}
-}
-
-func compare(t *testing.T, path string, got []byte) {
-	t.Helper()
-	if *update {
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, got, 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatalf("%v; go test ./generator -update writes it", err)
-	}
-	if diff := cmp.Diff(string(want), string(got)); diff != "" {
-		t.Errorf("%s differs (-golden +now):\n%s", path, diff)
-	}
-}
-
-func orphan(t *testing.T, path string) {
-	t.Helper()
-	if !*update {
-		t.Errorf("nothing makes %s any more; go test ./generator -update deletes it", path)
-		return
-	}
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
-	_ = os.Remove(filepath.Dir(path)) // the directory too, if it was the last
+	golden.Files(t, testdata, files, "*/*/bootstrap.yaml", "*/*/clusters.yaml", "*/*/endpoints.yaml", "*/*/listeners.yaml", "*/*/routes.yaml", "*/*/static.yaml")
 }
 
 // goldenFiles returns all resources of p as YAML, as the control plane sends them.
@@ -257,7 +205,7 @@ func readCase(t *testing.T, file string) testCase {
 	}
 	c := testCase{name: filepath.Base(filepath.Dir(file)), proxies: idsIn(text, "# proxies:")}
 	documents, problems, err := store.Read(file, strings.NewReader(""), "")
-	problems = slices.DeleteFunc(problems, func(p store.Problem) bool { return strings.Contains(p.Err.Error(), "is deprecated") })
+	problems = slices.DeleteFunc(problems, func(p store.Problem) bool { return p.Severity == store.Warning })
 	if err != nil || len(problems) > 0 {
 		t.Fatalf("%s: %v, %v", file, err, problems)
 	}

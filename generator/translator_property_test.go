@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/internal/testing/slowtest"
 	"github.com/sonde-mesh/sonde/meshview"
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
@@ -64,7 +65,7 @@ func randomStep(r *rand.Rand, b *bench) {
 func proxyName(r *rand.Rand) string { return fmt.Sprint("dp-", r.IntN(5)) }
 
 func TestIncrementalResourcesEqualFreshOnes(t *testing.T) {
-	for seed := range uint64(8) {
+	for seed := range uint64(slowtest.Rounds(8, 3)) {
 		r := rand.New(rand.NewPCG(seed, 5))
 		b := newBench(t)
 		b.apply()

@@ -2,42 +2,31 @@ package health_test
 
 import (
 	"bufio"
-	"context"
+	"errors"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 
 	"github.com/sonde-mesh/sonde/health"
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
-// attacker is who opens connections from another address than the callers that have a question, and begins each in a way of its own.
-type attacker struct {
-	address string
-	begin   func(*testing.T, net.Conn)
-}
-
-// open opens a connection. It returns nil when ctx has ended.
-func (a *attacker) open(ctx context.Context, t *testing.T) net.Conn {
+// open opens a connection to the server of a bubble.
+func open(t *testing.T, n *virtual.Network, host string) net.Conn {
 	t.Helper()
-	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
-	c, err := dialer.DialContext(ctx, "tcp", a.address)
-	switch {
-	case ctx.Err() != nil:
-		if err == nil {
-			_ = c.Close()
-		}
-		return nil
-	case err != nil:
-		t.Errorf("the attacker: %v", err)
-		return nil
+	c, err := n.DialFrom(host)(t.Context(), "tcp", address)
+	if err != nil {
+		t.Fatal(err)
 	}
-	a.begin(t, c)
 	return c
 }
 
@@ -88,112 +77,151 @@ func TestServeAnswersWhileConnectionsAreHeld(t *testing.T) {
 		"a watch":             openCall("Watch", "\x00\x00\x00\x00\x00"),
 		"a call without body": openCall("Check", ""),
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			a := attacker{serve(t, health.New(health.Options{})), begin}
-			var attack sync.WaitGroup
-			ctx, stop := context.WithCancel(t.Context())
-			defer attack.Wait()
-			defer stop()
-			for range 4 {
-				held := make([]net.Conn, 0, 100)
-				attack.Go(func() {
-					for len(held) < cap(held) && ctx.Err() == nil {
-						if c := a.open(ctx, t); c != nil {
-							held = append(held, c)
-						}
-					}
-					<-ctx.Done()
-					for _, c := range held {
-						_ = c.Close()
-					}
-				})
+		virtual.Run(t, name, func(t *testing.T) {
+			const attacker, most = "10.0.0.3", 64
+			n := serveLimited(t, health.New(health.Options{}), health.Limits{Connections: most})
+			attack := func() {
+				c := open(t, n, attacker)
+				t.Cleanup(func() { _ = c.Close() })
+				begin(t, c)
 			}
-			client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 5 * time.Second}
+			for range 2 * most {
+				attack()
+			}
+			client := newClient(n)
 			for range 50 {
-				response, err := client.Get("http://" + a.address + "/livez")
+				go attack()
+				response, err := client.Get("http://" + address + "/livez")
 				if err != nil {
 					t.Fatal(err)
 				}
 				_ = response.Body.Close()
-				<-time.After(5 * time.Millisecond)
+				time.Sleep(5 * time.Millisecond)
 			}
 		})
 	}
+}
+
+// lacking is a listener that lacks file descriptors for some calls of Accept.
+type lacking struct {
+	net.Listener
+	left int
+}
+
+func (l *lacking) Accept() (net.Conn, error) {
+	if l.left > 0 {
+		l.left--
+		return nil, &net.OpError{Op: "accept", Net: "tcp", Err: os.NewSyscallError("accept4", syscall.EMFILE)}
+	}
+	return l.Listener.Accept()
+}
+
+// TestServeWaitsForDescriptors has none for a while: the server tries again, later each time.
+func TestServeWaitsForDescriptors(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		n := serveFrom(t, health.New(health.Options{}), health.Limits{}, func(l net.Listener) net.Listener { return &lacking{l, 10} })
+		response, err := newClient(n).Get("http://" + address + "/livez")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = response.Body.Close()
+		if took := time.Since(began); took < time.Second || took > 5*time.Second {
+			t.Errorf("after ten failures it accepts again after %s, want some seconds", took)
+		}
+	})
 }
 
 // TestServeAnswersEachNewConnection has one caller that asks on a new connection each time, several at once, and leaves each open: what makes room
 // are those that have been answered.
 func TestServeAnswersEachNewConnection(t *testing.T) {
-	at := serve(t, health.New(health.Options{}))
-	var callers sync.WaitGroup
-	for range 4 {
-		callers.Go(func() {
-			for range 250 {
-				c, err := net.Dial("tcp", at)
-				if err != nil {
-					t.Error(err)
-					return
+	synctest.Test(t, func(t *testing.T) {
+		const most = 64
+		n := serveLimited(t, health.New(health.Options{}), health.Limits{Connections: most})
+		var callers sync.WaitGroup
+		conns := make(chan net.Conn, 1000)
+		for range 4 {
+			callers.Go(func() {
+				for range cap(conns) / 4 {
+					c := open(t, n, caller)
+					conns <- c
+					write("GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")(t, c)
+					_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
+					response, err := http.ReadResponse(bufio.NewReader(c), nil)
+					if err != nil {
+						t.Errorf("a connection was not answered: %v", err)
+						return
+					}
+					_ = response.Body.Close()
+					if response.StatusCode != http.StatusOK {
+						t.Errorf("the answer is %s", response.Status)
+					}
 				}
-				defer func() { _ = c.Close() }()
-				write("GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")(t, c)
-				_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
-				response, err := http.ReadResponse(bufio.NewReader(c), nil)
-				if err != nil {
-					t.Errorf("a connection was not answered: %v", err)
-					return
-				}
-				_ = response.Body.Close()
-				if response.StatusCode != http.StatusOK {
-					t.Errorf("the answer is %s", response.Status)
-				}
+			})
+		}
+		callers.Wait()
+		close(conns)
+		held := 0
+		for c := range conns {
+			_ = c.SetReadDeadline(time.Now().Add(time.Millisecond))
+			if _, err := c.Read(make([]byte, 1)); errors.Is(err, os.ErrDeadlineExceeded) {
+				held++
 			}
-		})
-	}
-	callers.Wait()
+			_ = c.Close()
+		}
+		if held != most {
+			t.Errorf("%d connections are held, want %d", held, most)
+		}
+	})
 }
 
 // TestServeEndsCallsWithoutBody checks that a call of gRPC may last, and its request may not.
 func TestServeEndsCallsWithoutBody(t *testing.T) {
-	t.Parallel()
-	a := attacker{serve(t, health.New(health.Options{})), openCall("Check", "")}
-	c := a.open(t.Context(), t)
-	defer func() { _ = c.Close() }()
-	if err := c.SetReadDeadline(time.Now().Add(15 * time.Second)); err != nil {
-		t.Fatal(err)
-	}
-	framer := http2.NewFramer(nil, c)
-	for {
-		f, err := framer.ReadFrame()
-		if err != nil {
-			t.Fatalf("the call was not ended: %v", err)
+	synctest.Test(t, func(t *testing.T) {
+		c := open(t, serve(t, health.New(health.Options{})), caller)
+		defer func() { _ = c.Close() }()
+		openCall("Check", "")(t, c)
+		if err := c.SetReadDeadline(time.Now().Add(15 * time.Second)); err != nil {
+			t.Fatal(err)
 		}
-		if f.Header().StreamID == 1 && (f.Header().Type == http2.FrameRSTStream || f.Header().Flags.Has(http2.FlagHeadersEndStream)) {
-			return
+		framer, began := http2.NewFramer(nil, c), time.Now()
+		for {
+			f, err := framer.ReadFrame()
+			if err != nil {
+				t.Fatalf("the call was not ended: %v", err)
+			}
+			if f.Header().StreamID == 1 && (f.Header().Type == http2.FrameRSTStream || f.Header().Flags.Has(http2.FlagHeadersEndStream)) {
+				if took := time.Since(began); took != 10*time.Second {
+					t.Errorf("the call was ended after %s", took)
+				}
+				return
+			}
 		}
-	}
+	})
 }
 
 // TestServeRefusesHugeHeaders sends more than a kubelet ever does.
 func TestServeRefusesHugeHeaders(t *testing.T) {
-	t.Parallel()
-	address := serve(t, health.New(health.Options{}))
-	var both http.Protocols
-	both.SetUnencryptedHTTP2(true)
-	for name, transport := range map[string]*http.Transport{"HTTP/1.1": {}, "HTTP/2": {Protocols: &both}} {
-		client := &http.Client{Transport: transport, Timeout: 10 * time.Second}
-		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+"/livez", http.NoBody)
-		if err != nil {
-			t.Fatal(err)
-		}
-		request.Header.Set("X-Huge", strings.Repeat("x", 64<<10))
-		response, err := client.Do(request)
-		if err == nil { // HTTP/2 may also refuse it before it is sent
-			_ = response.Body.Close()
-			if response.StatusCode != http.StatusRequestHeaderFieldsTooLarge {
-				t.Errorf("%s: %s, want 431", name, response.Status)
+	synctest.Test(t, func(t *testing.T) {
+		n := serve(t, health.New(health.Options{}))
+		var both http.Protocols
+		both.SetUnencryptedHTTP2(true)
+		for name, transport := range map[string]*http.Transport{"HTTP/1.1": {}, "HTTP/2": {Protocols: &both}} {
+			transport.DialContext = n.DialFrom(caller)
+			client := &http.Client{Transport: transport, Timeout: 10 * time.Second}
+			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+"/livez", http.NoBody)
+			if err != nil {
+				t.Fatal(err)
 			}
+			request.Header.Set("X-Huge", strings.Repeat("x", 64<<10))
+			response, err := client.Do(request)
+			if err == nil { // HTTP/2 may also refuse it before it is sent
+				_ = response.Body.Close()
+				if response.StatusCode != http.StatusRequestHeaderFieldsTooLarge {
+					t.Errorf("%s: %s, want 431", name, response.Status)
+				}
+			}
+			client.CloseIdleConnections()
 		}
-		client.CloseIdleConnections()
-	}
+	})
 }

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sonde-mesh/sonde/health/heartbeat"
@@ -82,12 +83,15 @@ type Options struct {
 	Registerer prometheus.Registerer
 	// OwnAddress says whether a caller that is not at the loopback address is a program of this host all the same. Default: none is.
 	OwnAddress func(*http.Request) bool
+	// notify tells a state to the service manager. Default: sd_notify(3).
+	notify func(state string) error
 }
 
 // Registry has the checks of a program, in the order in which they were added. A group without checks is healthy. It is safe for concurrent
 // use.
 type Registry struct {
 	log        *slog.Logger
+	notify     func(state string) error
 	metrics    *metrics
 	ownAddress func(*http.Request) bool
 
@@ -103,7 +107,13 @@ func New(o Options) *Registry {
 	if o.OwnAddress == nil {
 		o.OwnAddress = func(*http.Request) bool { return false }
 	}
-	return &Registry{log: o.Logger, metrics: newMetrics(o.Registerer), ownAddress: o.OwnAddress, checks: map[Group][]*check{}}
+	if o.notify == nil {
+		o.notify = func(state string) error {
+			_, err := daemon.SdNotify(false, state)
+			return err
+		}
+	}
+	return &Registry{log: o.Logger, notify: o.notify, metrics: newMetrics(o.Registerer), ownAddress: o.OwnAddress, checks: map[Group][]*check{}}
 }
 
 // Add adds a check to a group. A group that has one of this name already is a mistake of the program, and panics.

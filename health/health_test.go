@@ -20,6 +20,7 @@ import (
 
 	"github.com/sonde-mesh/sonde/health"
 	"github.com/sonde-mesh/sonde/health/heartbeat"
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
 const fromHere, fromElsewhere = "127.0.0.1:40000", "192.0.2.7:40000"
@@ -43,7 +44,6 @@ func result(err error) func(context.Context) error {
 
 // TestPages has the cases of etcd's server/etcdserver/api/etcdhttp/health_test.go, written anew, and those in which we differ.
 func TestPages(t *testing.T) {
-	t.Parallel()
 	corrupt, unread := errors.New("alarm activated: CORRUPT"), errors.New("Unexpected error")
 	type checks struct{ corruption, read error }
 	tests := []struct {
@@ -84,25 +84,22 @@ func TestPages(t *testing.T) {
 		{"bad query", checks{}, "/readyz?exclude=%zz", 400, "query: invalid URL escape \"%zz\"\n"},
 	}
 	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				r := health.New(health.Options{})
-				r.Add(health.Livez, health.Check{Name: "serializable_read", Run: result(test.checks.read)})
-				r.Add(health.Readyz, health.Check{Name: "data_corruption", Run: result(test.checks.corruption)})
-				r.Add(health.Readyz, health.Check{Name: "serializable_read", Run: result(test.checks.read)})
-				status, header, body := ask(r, "GET", test.target, fromHere)
-				body = strings.ReplaceAll(body, time.Now().UTC().Format(time.RFC3339), "NOW")
-				if status != test.status || body != test.body {
-					t.Errorf("got %d %q\nwant %d %q", status, body, test.status, test.body)
-				}
-				if header.Get("Cache-Control") != "no-store" && !strings.HasPrefix(body, "404") {
-					t.Errorf("header %v", header)
-				}
-				if status, _, _ := ask(r, "HEAD", test.target, fromHere); status != test.status {
-					t.Errorf("HEAD: got %d, want %d", status, test.status)
-				}
-			})
+		virtual.Run(t, test.name, func(t *testing.T) {
+			r := health.New(health.Options{})
+			r.Add(health.Livez, health.Check{Name: "serializable_read", Run: result(test.checks.read)})
+			r.Add(health.Readyz, health.Check{Name: "data_corruption", Run: result(test.checks.corruption)})
+			r.Add(health.Readyz, health.Check{Name: "serializable_read", Run: result(test.checks.read)})
+			status, header, body := ask(r, "GET", test.target, fromHere)
+			body = strings.ReplaceAll(body, time.Now().UTC().Format(time.RFC3339), "NOW")
+			if status != test.status || body != test.body {
+				t.Errorf("got %d %q\nwant %d %q", status, body, test.status, test.body)
+			}
+			if header.Get("Cache-Control") != "no-store" && !strings.HasPrefix(body, "404") {
+				t.Errorf("header %v", header)
+			}
+			if status, _, _ := ask(r, "HEAD", test.target, fromHere); status != test.status {
+				t.Errorf("HEAD: got %d, want %d", status, test.status)
+			}
 		})
 	}
 }
@@ -210,44 +207,40 @@ func TestFailureIsKeptForASecond(t *testing.T) {
 }
 
 func TestCheckThatHangs(t *testing.T) {
-	t.Parallel()
 	tests := map[string]bool{"heeds its context": true, "heeds nothing": false}
 	for name, heeds := range tests {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				var runs atomic.Int32
-				forever := make(chan struct{})
-				r := health.New(health.Options{})
-				r.Add(health.Livez, health.Check{Name: "store", Timeout: time.Second, Run: func(ctx context.Context) error {
-					if runs.Add(1) > 1 && !heeds {
-						t.Error("a second run has begun before the first has ended")
-					}
-					if heeds {
-						<-ctx.Done()
-						return ctx.Err()
-					}
-					<-forever
-					return nil
-				}})
-				r.Add(health.Livez, health.Check{Name: "other", Run: result(nil)})
-				for range 3 {
-					began := time.Now()
-					status, _, body := ask(r, "GET", "/livez", fromHere)
-					if want := "[-]store failed: it has not returned within 1s\n[+]other ok\n"; status != 503 || body != want {
-						t.Errorf("got %d %q, want %q", status, body, want)
-					}
-					if took := time.Since(began); took > 2*time.Second {
-						t.Errorf("the answer took %s", took)
-					}
-					<-time.After(10 * time.Second)
+		virtual.Run(t, name, func(t *testing.T) {
+			var runs atomic.Int32
+			forever := make(chan struct{})
+			r := health.New(health.Options{})
+			r.Add(health.Livez, health.Check{Name: "store", Timeout: time.Second, Run: func(ctx context.Context) error {
+				if runs.Add(1) > 1 && !heeds {
+					t.Error("a second run has begun before the first has ended")
 				}
-				close(forever)
-				synctest.Wait()
-				if status, _, body := ask(r, "GET", "/livez", fromHere); !heeds && status != 200 {
-					t.Errorf("after it has returned: %d %q", status, body)
+				if heeds {
+					<-ctx.Done()
+					return ctx.Err()
 				}
-			})
+				<-forever
+				return nil
+			}})
+			r.Add(health.Livez, health.Check{Name: "other", Run: result(nil)})
+			for range 3 {
+				began := time.Now()
+				status, _, body := ask(r, "GET", "/livez", fromHere)
+				if want := "[-]store failed: it has not returned within 1s\n[+]other ok\n"; status != 503 || body != want {
+					t.Errorf("got %d %q, want %q", status, body, want)
+				}
+				if took := time.Since(began); took > 2*time.Second {
+					t.Errorf("the answer took %s", took)
+				}
+				<-time.After(10 * time.Second)
+			}
+			close(forever)
+			synctest.Wait()
+			if status, _, body := ask(r, "GET", "/livez", fromHere); !heeds && status != 200 {
+				t.Errorf("after it has returned: %d %q", status, body)
+			}
 		})
 	}
 }
@@ -349,7 +342,6 @@ func TestTwoChecksOfOneName(t *testing.T) {
 
 // A check that informs is shown, and fails neither a page nor gRPC.
 func TestInformational(t *testing.T) {
-	t.Parallel()
 	away := errors.New("the API server is away")
 	tests := map[string]struct {
 		view   error
@@ -370,18 +362,15 @@ func TestInformational(t *testing.T) {
 		"another group has nothing": {nil, "/livez", 200, "ok\n"},
 	}
 	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				r := health.New(health.Options{})
-				r.Add(health.Readyz, health.Check{Name: "view", Run: result(tc.view)})
-				r.Add(health.Readyz, health.Check{Name: "view2", Run: result(nil)})
-				r.Add(health.Readyz, health.Check{Name: "store", Run: result(away), Informational: true})
-				status, _, body := ask(r, "GET", tc.target, fromHere)
-				if body = strings.ReplaceAll(body, time.Now().UTC().Format(time.RFC3339), "NOW"); status != tc.status || body != tc.body {
-					t.Errorf("got %d %q\nwant %d %q", status, body, tc.status, tc.body)
-				}
-			})
+		virtual.Run(t, name, func(t *testing.T) {
+			r := health.New(health.Options{})
+			r.Add(health.Readyz, health.Check{Name: "view", Run: result(tc.view)})
+			r.Add(health.Readyz, health.Check{Name: "view2", Run: result(nil)})
+			r.Add(health.Readyz, health.Check{Name: "store", Run: result(away), Informational: true})
+			status, _, body := ask(r, "GET", tc.target, fromHere)
+			if body = strings.ReplaceAll(body, time.Now().UTC().Format(time.RFC3339), "NOW"); status != tc.status || body != tc.body {
+				t.Errorf("got %d %q\nwant %d %q", status, body, tc.status, tc.body)
+			}
 		})
 	}
 }
@@ -395,23 +384,25 @@ func waitFor(done <-chan struct{}, loop *heartbeat.Loop) {
 
 // TestStackOfALoop looks for the stack of a loop that hangs in the log, where thousands of goroutines have come since.
 func TestStackOfALoop(t *testing.T) {
-	var log bytes.Buffer
-	r := health.New(health.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
-	loop := r.Loop("fan-out", time.Millisecond)
-	done := make(chan struct{})
-	var all sync.WaitGroup
-	all.Go(func() { waitFor(done, loop) })
-	for range 5000 {
-		all.Go(func() { <-done })
-	}
-	defer all.Wait()
-	defer close(done)
-	for began := time.Now(); !strings.Contains(log.String(), "loop is stuck"); <-time.After(time.Millisecond) {
-		if ask(r, "GET", "/livez?verbose", fromHere); time.Since(began) > 20*time.Second {
-			t.Fatal("the log does not say that the loop is stuck")
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		r := health.New(health.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		loop := r.Loop("fan-out", time.Second)
+		done := make(chan struct{})
+		var all sync.WaitGroup
+		all.Go(func() { waitFor(done, loop) })
+		for range 5000 {
+			all.Go(func() { <-done })
 		}
-	}
-	if text := log.String(); strings.Count(text, "loop is stuck") != 1 || !strings.Contains(text, "health_test.waitFor") || len(text) > 600<<10 {
-		t.Errorf("the log has not the stack of the loop, once, in %d bytes:\n%.2000s", len(text), text)
-	}
+		defer all.Wait()
+		defer close(done)
+		synctest.Wait()
+		for range 2 {
+			time.Sleep(time.Minute)
+			ask(r, "GET", "/livez", fromHere)
+		}
+		if text := log.String(); strings.Count(text, "loop is stuck") != 1 || !strings.Contains(text, "health_test.waitFor") || len(text) > 600<<10 {
+			t.Errorf("the log has not the stack of the loop, once, in %d bytes:\n%.2000s", len(text), text)
+		}
+	})
 }

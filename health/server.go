@@ -15,11 +15,13 @@ import (
 	"github.com/sonde-mesh/sonde/internal/connlimit"
 )
 
+// MaxConnections is how many connections there may be: at the limit those that ask nothing make room.
+const MaxConnections = 1024
+
 // Limits of the server, which gets a few small requests per second from kubelets and Prometheus.
 const (
 	requestTimeout    = 10 * time.Second
 	maxHeaderBytes    = 8 << 10
-	maxConnections    = 1024      // at the limit those that ask nothing make room
 	maxBytesPerSecond = 256 << 10 // that are read of all connections together
 	maxStreams        = 16        // per connection of HTTP/2
 	shutdownTimeout   = time.Second
@@ -54,7 +56,7 @@ func (p panics) Write(line []byte) (int, error) {
 
 // Limits of a server for other clients than kubelets.
 type Limits struct {
-	// Connections at once. Default 1024.
+	// Connections at once. Default MaxConnections.
 	Connections int
 	// HTTP1 says that no client speaks HTTP/2 and gRPC.
 	HTTP1 bool
@@ -68,7 +70,7 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
 
 // ServeLimited is Serve with other limits.
 func ServeLimited(ctx context.Context, l net.Listener, h http.Handler, limits Limits) error {
-	connections := connlimit.New(cmp.Or(limits.Connections, maxConnections)).Pace(maxBytesPerSecond)
+	connections := connlimit.New(cmp.Or(limits.Connections, MaxConnections)).Pace(maxBytesPerSecond)
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(!limits.HTTP1)

@@ -27,13 +27,13 @@ func (r *Registry) Watch(ctx context.Context, started <-chan struct{}) {
 	for {
 		select {
 		case <-ctx.Done():
-			r.notify(daemon.SdNotifyStopping)
+			r.tell(daemon.SdNotifyStopping)
 			return
 		case <-started:
 			started = nil
-			r.notify(daemon.SdNotifyReady) // and runs no check: what does not pass yet would be kept for others
+			r.tell(daemon.SdNotifyReady) // and runs no check: what does not pass yet would be kept for others
 		case <-pause.C:
-			r.notify(r.look(ctx)...)
+			r.tell(r.look(ctx)...)
 		}
 	}
 }
@@ -53,8 +53,8 @@ func (r *Registry) look(ctx context.Context) (states []string) {
 	return append(states, "STATUS="+status)
 }
 
-func (r *Registry) notify(states ...string) {
-	if _, err := daemon.SdNotify(false, strings.Join(states, "\n")); err != nil {
+func (r *Registry) tell(states ...string) {
+	if err := r.notify(strings.Join(states, "\n")); err != nil {
 		r.log.Debug("service manager not notified", "err", err) // it ends a service that it has no notification of
 	}
 }

@@ -10,11 +10,8 @@ import (
 	"net/url"
 	"path"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"time"
 
-	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"golang.org/x/time/rate"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
@@ -27,25 +24,22 @@ var ErrCANotFound = errors.New("CA not found")
 // warnEvery is how often a CA that expires soon is logged.
 const warnEvery = 24 * time.Hour
 
-// meshAuthority is the certificate authority of one mesh: its CAs, and the certificates that they have issued.
+// meshAuthority is the certificate authority of one mesh: its CAs, and the certificates that they have issued. The
+// state is held while a certificate is signed and added to records: each step of a rotation knows of every certificate
+// that was issued before it.
 type meshAuthority struct {
-	mesh string
-	// current is what the storage has. Handshakes read it without waiting for a lock.
-	current atomic.Pointer[state]
-	// step is locked from the decision on a step of the rotation until the step is in use, which includes a write to the
-	// storage, and read-locked while a certificate is signed and added to records: each step knows of every certificate
-	// that was issued before it.
-	step     sync.RWMutex
+	*ca.Shared[*state]
+	mesh     string
 	records  *records
 	warnings *rate.Limiter // that the CA expires soon
 }
 
-// openTimeout is how long reading or making a CA may take. It does not end with the caller's context, since others may wait
-// for the same CA.
+// openTimeout is how long reading or making a CA may take. It does not end with the caller's context, since others may
+// wait for the same CA.
 const openTimeout = 15 * time.Second
 
-// mesh returns the authority of a mesh. The error is ErrCANotFound if there is none: a mesh that only a foreign certificate names
-// does not get a CA.
+// mesh returns the authority of a mesh. The error is ErrCANotFound if there is none: a mesh that only a foreign
+// certificate names does not get a CA.
 func (a *Authority) mesh(name string) (*meshAuthority, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -55,42 +49,38 @@ func (a *Authority) mesh(name string) (*meshAuthority, error) {
 	return nil, fmt.Errorf("mesh %q: %w", shorten(name), ErrCANotFound)
 }
 
-// Ensure makes a CA with that validity (0: mesh.DefaultCAValidity) for a mesh that has none. If several processes do, all of them
-// use the CA of the first. A CA stays in the storage when its mesh is removed.
+// Ensure makes a CA with that validity (0: mesh.DefaultCAValidity) for a mesh that has none. If several processes do,
+// all of them use the CA of the first. A CA stays in the storage when its mesh is removed.
 func (a *Authority) Ensure(ctx context.Context, meshName string, validity time.Duration) error {
 	if err := checkMesh(meshName); err != nil {
 		return err
 	}
-	make := func(ctx context.Context) error {
-		err := a.open(ctx, meshName)
-		if !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		err = a.create(ctx, meshName, validity)
-		if errors.Is(err, fs.ErrExist) {
-			return a.open(ctx, meshName)
-		}
+	create := func() (*state, error) {
+		c, err := a.newCA(meshName, validity)
 		if err != nil {
-			return fmt.Errorf("make CA of mesh %q: %w", meshName, err)
+			return nil, err
 		}
-		return nil
+		return newState(a.trustDomain(meshName), ca.NewSet(c, a.o.Now())), nil
 	}
-	err := a.openOnce(ctx, meshName, make)
+	err := a.openOnce(ctx, meshName, create)
 	if errors.Is(err, fs.ErrNotExist) { // of a call that only opens
-		err = a.openOnce(ctx, meshName, make)
+		err = a.openOnce(ctx, meshName, create)
 	}
 	return err
 }
 
-// openOnce calls open if the CA of a mesh is not in memory. Of several calls at once for one mesh, one opens.
-func (a *Authority) openOnce(ctx context.Context, meshName string, open func(context.Context) error) error {
+// openOnce opens the CA of a mesh that is not in memory. Of several calls at once for one mesh, one opens.
+func (a *Authority) openOnce(ctx context.Context, meshName string, create func() (*state, error)) error {
 	_, err, _ := a.opening.Do(meshName, func() (any, error) {
 		if _, err := a.mesh(meshName); err == nil {
 			return nil, nil
 		}
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), openTimeout)
 		defer cancel()
-		return nil, open(ctx)
+		if err := a.open(ctx, meshName, create); err != nil {
+			return nil, fmt.Errorf("open CA of mesh %q: %w", meshName, err)
+		}
+		return nil, nil
 	})
 	return err
 }
@@ -102,74 +92,49 @@ func (a *Authority) openAll(ctx context.Context) error {
 		return fmt.Errorf("list CAs: %w", err)
 	}
 	for _, name := range names {
-		err := a.openOnce(ctx, name, func(ctx context.Context) error { return a.open(ctx, name) })
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := a.openOnce(ctx, name, nil); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
 	return nil
 }
 
-// open takes the CA of a mesh from the storage into memory. The error wraps fs.ErrNotExist if there is none.
-func (a *Authority) open(ctx context.Context, meshName string) error {
-	s, err := a.read(ctx, meshName)
-	if err == nil {
-		err = a.use(meshName, s)
-	}
-	if err != nil {
-		return fmt.Errorf("open CA of mesh %q: %w", meshName, err)
-	}
-	return nil
-}
-
-// create makes a CA. The error wraps fs.ErrExist if another process has made one.
-func (a *Authority) create(ctx context.Context, meshName string, validity time.Duration) error {
-	td := a.trustDomain(meshName)
-	c, err := a.newCA(meshName, td, validity)
+// open takes the CA of a mesh from the storage into memory. Without create the error wraps fs.ErrNotExist if there is
+// none.
+func (a *Authority) open(ctx context.Context, meshName string, create func() (*state, error)) error {
+	m := &meshAuthority{mesh: meshName, warnings: rate.NewLimiter(rate.Every(warnEvery), 1), Shared: &ca.Shared[*state]{
+		Storage: a.o.Secrets, Name: secretPath(meshName), Now: a.o.Now,
+		Decode: func(data []byte) (*state, error) { return a.decodeState(meshName, data) },
+		Used:   func(ctx context.Context, before, now *state) { a.logStep(ctx, meshName, before, now) },
+	}}
+	created, err := m.Open(ctx, create)
 	if err != nil {
 		return err
 	}
-	s := newState(td, &ca.Set{CAs: []*ca.CA{c}, Signing: c, Epoch: a.o.Now().Unix()})
-	data, err := s.encode()
-	if err != nil {
+	signing := m.Current().Signing
+	directory := path.Join(meshesDirectory, meshName, "proxies")
+	if m.records, err = loadRecords(a.o.Records, directory, signing.Cert.NotAfter, a.o.Logger); err != nil {
 		return err
 	}
-	if s.version, err = a.o.Secrets.Create(ctx, secretPath(meshName), data); err != nil {
-		return err
-	}
-	a.o.Logger.InfoContext(ctx, "CA created", "mesh", meshName, "ca", c.ID, "expires", c.Cert.NotAfter)
-	return a.use(meshName, s)
-}
-
-// use puts an authority that is in the storage into memory.
-func (a *Authority) use(meshName string, s *state) error {
-	records, err := loadRecords(a.o.Records, path.Join(meshesDirectory, meshName, "proxies"), s.Signing.Cert.NotAfter, a.o.Logger)
-	if err != nil {
-		return err
-	}
-	m := &meshAuthority{mesh: meshName, records: records, warnings: rate.NewLimiter(rate.Every(warnEvery), 1)}
-	a.put(m, s)
-	err = ca.RegisterExpiry(a.o.Registerer, meshName, a.o.Now, func() *ca.CA { return m.current.Load().Signing })
-	if err == nil {
-		err = ca.RegisterEpoch(a.o.Registerer, meshName, func() *ca.Set { return m.current.Load().Set })
-	}
-	if err != nil {
+	if err := m.Register(a.o.Registerer, meshName); err != nil {
 		return err
 	}
 	a.mu.Lock()
-	defer a.mu.Unlock()
 	a.meshes[meshName] = m
+	a.mu.Unlock()
+	log := a.o.Logger.With("mesh", meshName, "ca", signing.ID, "expires", signing.Cert.NotAfter)
+	if joined := len(m.records.all()); created && joined > 0 {
+		log.ErrorContext(ctx, "CA not found, created another one: proxies that have joined are not trusted until they join again",
+			"file", secretPath(meshName), "proxies", joined)
+	} else if created {
+		log.InfoContext(ctx, "CA created")
+	}
 	return nil
 }
 
-// put makes a state that is in the storage the current one.
-func (a *Authority) put(m *meshAuthority, s *state) {
-	s.since = a.o.Now()
-	m.current.Store(s)
-}
-
 // newCA makes a CA that may only sign for its mesh: verifiers check its name constraints.
-func (a *Authority) newCA(meshName string, td spiffeid.TrustDomain, validity time.Duration) (*ca.CA, error) {
+func (a *Authority) newCA(meshName string, validity time.Duration) (*ca.CA, error) {
+	td := a.trustDomain(meshName)
 	if validity <= 0 {
 		validity = mesh.DefaultCAValidity
 	}
@@ -195,12 +160,12 @@ func (a *Authority) CAExpires(meshName string) time.Time {
 	if err != nil {
 		return time.Time{}
 	}
-	return m.current.Load().Signing.Cert.NotAfter
+	return m.Current().Signing.Cert.NotAfter
 }
 
 // warnExpiry logs a CA that is in the last tenth of its validity.
 func (a *Authority) warnExpiry(m *meshAuthority) {
-	signing, now := m.current.Load().Signing, a.o.Now()
+	signing, now := m.Current().Signing, a.o.Now()
 	cert := signing.Cert
 	if cert.NotAfter.Sub(now) <= cert.NotAfter.Sub(cert.NotBefore)/10 && m.warnings.AllowN(now, 1) {
 		a.o.Logger.Warn("CA expires soon: rotate it", "mesh", m.mesh, "ca", signing.ID, "expires", cert.NotAfter)

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sonde-mesh/sonde/identity/secret/secrettest"
+	"github.com/sonde-mesh/sonde/internal/testing/secrettest"
 )
 
 // An epoch begins with the time of the CA, and grows whenever the roots change, and only then.

@@ -13,7 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/sonde-mesh/sonde/identity/ca"
-	"github.com/sonde-mesh/sonde/identity/secret/secrettest"
+	"github.com/sonde-mesh/sonde/internal/testing/secrettest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

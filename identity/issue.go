@@ -66,7 +66,7 @@ func (a *Authority) Issue(ctx context.Context, r Request) (Certificate, error) {
 	if err := a.allowValidity(ctx, m, r.Validity); err != nil {
 		return Certificate{}, err
 	}
-	id, err := spiffeid.FromPath(m.current.Load().td, r.Path)
+	id, err := spiffeid.FromPath(m.Current().td, r.Path)
 	if err != nil {
 		return Certificate{}, fmt.Errorf("make SPIFFE ID of path %q: %w", r.Path, err)
 	}
@@ -89,28 +89,27 @@ func (a *Authority) Issue(ctx context.Context, r Request) (Certificate, error) {
 
 // sign signs a certificate and adds it to the records, between two steps of the rotation.
 func (m *meshAuthority) sign(r Request, template *x509.Certificate, public any, now time.Time) (Certificate, error) {
-	m.step.RLock()
-	defer m.step.RUnlock()
-	s := m.current.Load()
+	s, release := m.Hold()
+	defer release()
 	leaf, err := s.Signing.Sign(template, public, now, r.Validity)
 	if err != nil {
 		return Certificate{}, err
 	}
 	c := Certificate{Chain: [][]byte{leaf.Raw}, Serial: leaf.SerialNumber.Text(16), NotAfter: leaf.NotAfter, Bundle: s.bundle}
-	m.records.add(r.Subject, issuedCertificate{Serial: c.Serial, NotAfter: c.NotAfter, CA: s.Signing.ID, Path: r.Path}, now)
+	m.records.add(r.Subject, issuedCertificate{Serial: c.Serial, NotAfter: c.NotAfter, NotBefore: leaf.NotBefore, CA: s.Signing.ID, Path: r.Path}, now)
 	return c, nil
 }
 
 // allowValidity records how long certificates may be valid, where a rotation has to know that: without records of them.
 func (a *Authority) allowValidity(ctx context.Context, m *meshAuthority, validity time.Duration) error {
-	if a.o.Records != nil || validity <= m.current.Load().longest {
+	if a.o.Records != nil || validity <= m.Current().longest {
 		return nil
 	}
-	_, err := a.change(ctx, m, func(s *state) (*state, error) {
+	_, err := m.Change(ctx, func(s *state) (*state, error) {
 		if validity <= s.longest {
 			return nil, nil
 		}
-		longer := s.with(s.Set)
+		longer := s.With(s.Set)
 		longer.longest = validity
 		return longer, nil
 	})

@@ -72,7 +72,7 @@ func TestPeer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := Peer{Subject: web, SPIFFEID: "spiffe://default.sonde.internal/workload/web", Serial: leaf.SerialNumber.Text(16), NotAfter: c.NotAfter, CA: a.signing(t).ID}
+	want := Peer{Subject: web, SPIFFEID: "spiffe://default.sonde.internal/workload/web", Serial: leaf.SerialNumber.Text(16), NotAfter: c.NotAfter, NotBefore: leaf.NotBefore, CA: a.signing(t).ID}
 	if c.Serial != want.Serial {
 		t.Errorf("Serial = %s, want %s", c.Serial, want.Serial)
 	}
@@ -229,7 +229,7 @@ func TestVerifyRefuses(t *testing.T) {
 		if bend != nil {
 			bend(template)
 		}
-		leaf, err := m.current.Load().Signing.Sign(template, ca.NewKey().Public(), clock.Now(), time.Hour)
+		leaf, err := m.Current().Signing.Sign(template, ca.NewKey().Public(), clock.Now(), time.Hour)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -261,7 +261,7 @@ func TestVerifyRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			clock.Add(tc.after)
 			defer clock.Add(-tc.after)
-			for _, chain := range [][]*x509.Certificate{{tc.leaf}, {tc.leaf, m.current.Load().Signing.Cert}} {
+			for _, chain := range [][]*x509.Certificate{{tc.leaf}, {tc.leaf, m.Current().Signing.Cert}} {
 				_, err := a.Verify(chain)
 				contains(t, err, tc.want)
 			}
@@ -312,7 +312,7 @@ func TestCorruptAuthorityLeaksNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = New(t.Context(), Options{Secrets: storage.Memory, Records: storage})
-	contains(t, err, "meshes/default/ca.json: it is not what was written")
+	contains(t, err, "bytes are not what was written: restore it from a backup")
 }
 
 func TestExpiryOfCAsIsMeasured(t *testing.T) {
@@ -362,5 +362,5 @@ func (a *Authority) signing(t *testing.T) *ca.CA {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return m.current.Load().Signing
+	return m.Current().Signing
 }

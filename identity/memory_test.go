@@ -9,14 +9,14 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/identity/ca"
-	"github.com/sonde-mesh/sonde/identity/secret/secrettest"
-	"github.com/sonde-mesh/sonde/internal/waittest"
+	"github.com/sonde-mesh/sonde/internal/testing/secrettest"
 )
 
 // view has the dataplanes of every mesh, each with its instance. nil is not known yet.
@@ -60,9 +60,18 @@ func wantWaiting(t *testing.T, a *Authority, want map[string]time.Time) {
 	}
 }
 
+// advance goes on to the next step, if there is no proxy to wait for.
+func (a *Authority) advance(ctx context.Context) (bool, error) {
+	r, err := a.Rotation("default")
+	if err != nil {
+		return false, err
+	}
+	return a.AdvanceRotation(ctx, "default", r.Progress, nil)
+}
+
 func (a *Authority) mustAdvance(t *testing.T, want bool) {
 	t.Helper()
-	if got, err := a.AdvanceRotation(t.Context(), "default", nil); err != nil || got != want {
+	if got, err := a.advance(t.Context()); err != nil || got != want {
 		t.Errorf("AdvanceRotation() = %v, %v, want %v", got, err, want)
 	}
 }
@@ -124,7 +133,7 @@ func TestRotationWithoutRecords(t *testing.T) {
 	a.mustAdvance(t, false)
 	clock.Add(24*time.Hour + time.Second) // since 48 h are the longest validity now
 	a.mustAdvance(t, true)
-	if got := a.mustRotation(t).Step; got != StepRenewLeaves {
+	if got := a.mustRotation(t).Step; got != ca.StepRenewLeaves {
 		t.Errorf("step = %q, want renew leaves", got)
 	}
 	a.mustAdvance(t, false) // the leaves are of the old CA, and "dead" counts anew
@@ -232,61 +241,97 @@ func share(t *testing.T, storage secrettest.Records) (a, b *Authority) {
 	}
 	a, b = start(), start()
 	t.Cleanup(func() { cancel(); running.Wait() })
-	eventually(t, "both watch", func() bool { return storage.Watchers() == 2 })
+	synctest.Wait()
 	return a, b
-}
-
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	waittest.Holds(t, 10*time.Second, what, holds)
 }
 
 // TestFollowedMayGoOn has the one that follows a step make the next one at once.
 func TestFollowedMayGoOn(t *testing.T) {
-	storage := newMemory()
-	v := view{}
+	storage, v := newMemory(), view{}
 	a := openWith(t, Options{Secrets: storage.Memory, Proxies: v.proxies})
 	if err := a.Ensure(t.Context(), "default", 0); err != nil {
 		t.Fatal(err)
 	}
 	var b *Authority
-	went := make(chan error, 10)
-	b = openWith(t, Options{Secrets: storage.Memory, Proxies: v.proxies, Followed: func(meshName string) {
-		_, err := b.AdvanceRotation(t.Context(), meshName, nil)
-		went <- err
+	b = openWith(t, Options{Secrets: storage.Memory, Proxies: v.proxies, Followed: func(string) {
+		if _, err := b.advance(t.Context()); err != nil { // it would wait for itself if the state were held
+			t.Error(err)
+		}
 	}})
-	ctx, cancel := context.WithCancel(t.Context())
-	var running sync.WaitGroup
-	running.Go(func() { _ = b.Run(ctx) })
-	t.Cleanup(func() { cancel(); running.Wait() })
-	eventually(t, "it watches", func() bool { return storage.Watchers() == 1 })
 	if err := a.StartRotation(t.Context(), "default", 0); err != nil {
 		t.Fatal(err)
 	}
-	select {
-	case err := <-went:
-		if err != nil {
-			t.Error(err)
-		}
-	case <-time.After(10 * time.Second):
-		t.Fatal("it waits for itself")
+	if err := b.follow(t.Context(), "default"); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.mustRotation(t).Step; got != ca.StepRenewLeaves {
+		t.Errorf("step = %q, want the one after that which was followed", got)
+	}
+}
+
+// TestFollowedOfAllThatWasTakenOver has b load a step of a otherwise than by following it.
+func TestFollowedOfAllThatWasTakenOver(t *testing.T) {
+	for name, load := range map[string]func(t *testing.T, a, b *Authority) error{
+		"first opened by the watch": func(*testing.T, *Authority, *Authority) error { return nil },
+		"opened by Ensure": func(t *testing.T, _, b *Authority) error {
+			return b.Ensure(t.Context(), "default", 0)
+		},
+		"taken over to record a Mesh": func(t *testing.T, a, b *Authority) error {
+			if err := b.follow(t.Context(), "default"); err != nil {
+				return err
+			}
+			if _, err := a.advance(t.Context()); err != nil {
+				return err
+			}
+			return b.Record(t.Context(), "default", &mesh.MeshSpec{})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			storage, v, followed := newMemory(), view{}, 0
+			count := func(string) { followed++ }
+			b := openWith(t, Options{Secrets: storage.Memory, Proxies: v.proxies, Followed: count})
+			a := openWith(t, Options{Secrets: storage.Memory, Proxies: v.proxies})
+			if err := a.Ensure(t.Context(), "default", 0); err != nil {
+				t.Fatal(err)
+			}
+			if err := a.StartRotation(t.Context(), "default", 0); err != nil {
+				t.Fatal(err)
+			}
+			if err := load(t, a, b); err != nil {
+				t.Fatal(err)
+			}
+			before := followed
+			for range 2 { // as the watch does
+				if err := b.follow(t.Context(), "default"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if followed != before+1 {
+				t.Errorf("Followed was called %d times, want once", followed-before)
+			}
+			if x, y := a.mustRotation(t).Step, b.mustRotation(t).Step; x != y {
+				t.Errorf("steps %q and %q", x, y)
+			}
+		})
 	}
 }
 
 func TestOneOfTwoMakesTheCA(t *testing.T) {
-	a, b := share(t, newMemory())
-	var both sync.WaitGroup
-	for _, one := range []*Authority{a, b, a, b} {
-		both.Go(func() {
-			if err := one.Ensure(t.Context(), "default", 0); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	both.Wait()
-	if a.signing(t).ID != b.signing(t).ID {
-		t.Error("the two have different CAs")
-	}
+	synctest.Test(t, func(t *testing.T) {
+		a, b := share(t, newMemory())
+		var both sync.WaitGroup
+		for _, one := range []*Authority{a, b, a, b} {
+			both.Go(func() {
+				if err := one.Ensure(t.Context(), "default", 0); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		both.Wait()
+		if a.signing(t).ID != b.signing(t).ID {
+			t.Error("the two have different CAs")
+		}
+	})
 }
 
 // advanceAll makes all steps of a rotation that waits for nobody.
@@ -294,7 +339,7 @@ func (a *Authority) advanceAll(t *testing.T) {
 	t.Helper()
 	for again := true; again; {
 		var err error
-		if again, err = a.AdvanceRotation(t.Context(), "default", nil); err != nil {
+		if again, err = a.advance(t.Context()); err != nil {
 			t.Error(err)
 		}
 	}
@@ -302,43 +347,46 @@ func (a *Authority) advanceAll(t *testing.T) {
 
 // Both go through a whole rotation at once: each step is made once, and both end with the same CA.
 func TestTwoRotateAtOnce(t *testing.T) {
-	storage := newMemory()
-	a, b := share(t, storage)
-	if err := a.Ensure(t.Context(), "default", 0); err != nil {
-		t.Fatal(err)
-	}
-	if err := b.Ensure(t.Context(), "default", 0); err != nil {
-		t.Fatal(err)
-	}
-	first := a.signing(t).ID
-	var both sync.WaitGroup
-	for _, one := range []*Authority{a, b} {
-		both.Go(func() {
-			if err := one.StartRotation(t.Context(), "default", 0); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	both.Wait()
-	read := func() *state {
-		s, err := a.read(t.Context(), "default")
-		if err != nil {
+	synctest.Test(t, func(t *testing.T) {
+		storage := newMemory()
+		a, b := share(t, storage)
+		if err := a.Ensure(t.Context(), "default", 0); err != nil {
 			t.Fatal(err)
 		}
-		return s
-	}
-	if s := read(); len(s.CAs) != 2 || s.Step() != StepTrustBoth {
-		t.Fatalf("the storage has %d CAs in step %q, want 2 that are trusted", len(s.CAs), s.Step())
-	}
-	for _, one := range []*Authority{a, b} {
-		both.Go(func() { one.advanceAll(t) })
-	}
-	both.Wait()
-	s := read()
-	if s.Rotation != nil || len(s.CAs) != 1 || s.Signing.ID == first {
-		t.Errorf("the storage has %d CAs in step %q", len(s.CAs), s.Step())
-	}
-	eventually(t, "both have the CA of the storage", func() bool {
-		return a.signing(t).ID == s.Signing.ID && b.signing(t).ID == s.Signing.ID
+		if err := b.Ensure(t.Context(), "default", 0); err != nil {
+			t.Fatal(err)
+		}
+		first := a.signing(t).ID
+		var both sync.WaitGroup
+		for _, one := range []*Authority{a, b} {
+			both.Go(func() {
+				if err := one.StartRotation(t.Context(), "default", 0); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		both.Wait()
+		read := func() *state {
+			s, err := a.decodeState("default", storage.Get(secretPath("default")))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return s
+		}
+		if s := read(); len(s.CAs) != 2 || s.Step() != ca.StepTrustBoth {
+			t.Fatalf("the storage has %d CAs in step %q, want 2 that are trusted", len(s.CAs), s.Step())
+		}
+		for _, one := range []*Authority{a, b} {
+			both.Go(func() { one.advanceAll(t) })
+		}
+		both.Wait()
+		s := read()
+		if s.Rotation != nil || len(s.CAs) != 1 || s.Signing.ID == first {
+			t.Errorf("the storage has %d CAs in step %q", len(s.CAs), s.Step())
+		}
+		synctest.Wait()
+		if x, y := a.signing(t).ID, b.signing(t).ID; x != s.Signing.ID || y != s.Signing.ID {
+			t.Errorf("the two sign with %s and %s, the storage has %s", x, y, s.Signing.ID)
+		}
 	})
 }

@@ -37,37 +37,24 @@ func (a *Authority) PathInUse(proxy mesh.ID) (path string, joined bool) {
 	return h.path(), joined
 }
 
-// Loaded is what the authority of a mesh has loaded.
-type Loaded struct {
-	// Epoch of the bundle, and the step of a rotation.
-	Epoch int64
-	Step  ca.Step
-	// SigningCA is the ID of the CA that signs.
-	SigningCA string
-}
-
 // Loaded returns what the authority of a mesh has loaded.
-func (a *Authority) Loaded(meshName string) (Loaded, error) {
+func (a *Authority) Loaded(meshName string) (ca.Progress, error) {
 	m, err := a.mesh(meshName)
 	if err != nil {
-		return Loaded{}, err
+		return ca.Progress{}, err
 	}
-	s := m.current.Load()
-	return Loaded{Epoch: s.bundle.Epoch, Step: s.Step(), SigningCA: s.Signing.ID}, nil
+	return m.Current().Progress(), nil
 }
 
 // CertificateInUse returns the certificate that a proxy uses, or before it has said so the last one that was issued to it, and whether there is
 // one.
 func (a *Authority) CertificateInUse(proxy mesh.ID) (Peer, bool) {
 	h, joined := a.history(proxy)
-	c, inUse := h.inUse()
-	if !inUse && len(h.Issued) > 0 {
-		c, inUse = h.Issued[len(h.Issued)-1], true
-	}
+	c, known := h.latest()
 	meshName, name := mesh.SplitID(proxy)
 	return Peer{
 		Subject: Subject{Mesh: meshName, Dataplane: name, Path: c.Path, Instance: h.Instance}, Serial: c.Serial, NotAfter: c.NotAfter, CA: c.CA,
-	}, joined && inUse
+	}, joined && known
 }
 
 // Replaced tells that s is the instance of its proxy now. What is known of an earlier one is forgotten; it returns whether there was

@@ -1,8 +1,12 @@
 package identity
 
 import (
+	"bytes"
 	"crypto/x509"
+	"fmt"
+	"log/slog"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -10,6 +14,7 @@ import (
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/identity/ca"
+	"github.com/sonde-mesh/sonde/internal/testing/secrettest"
 )
 
 func nobody(mesh.ID) bool { return false }
@@ -88,13 +93,75 @@ func TestBadRecord(t *testing.T) {
 	if err := a.StartRotation(t.Context(), "default", 0); err != nil {
 		t.Fatal(err)
 	}
-	if moved, err := a.AdvanceRotation(t.Context(), "default", nil); err != nil || moved {
+	if moved, err := a.advance(t.Context()); err != nil || moved {
 		t.Errorf("AdvanceRotation() = %v, %v before the proxy has been heard", moved, err)
 	}
 	c, _ := issue(t, a, "default", "web-1", time.Hour)
 	reportAll(t, a, Peer{Subject: web}, c.Serial)
-	if moved, err := a.AdvanceRotation(t.Context(), "default", nil); err != nil || !moved {
+	if moved, err := a.advance(t.Context()); err != nil || !moved {
 		t.Errorf("AdvanceRotation() = %v, %v after the proxy has both CAs", moved, err)
+	}
+}
+
+// unreadable are records of which one cannot be read, such as a directory in its place.
+type unreadable struct {
+	Records
+	name string
+}
+
+func (u unreadable) Read(name string) ([]byte, error) {
+	if name == u.name {
+		return nil, syscall.EISDIR
+	}
+	return u.Records.Read(name)
+}
+
+// A record that cannot be read ends no start, as one that is bad.
+func TestUnreadableRecord(t *testing.T) {
+	clock, storage := newClock(), newMemory()
+	a := open(t, storage, clock.Now)
+	issue(t, a, "default", "web-1", time.Hour)
+	issue(t, a, "default", "web-2", time.Hour)
+	a = openWith(t, Options{Secrets: storage.Memory, Records: unreadable{storage, "meshes/default/proxies/web-1.json"}, Now: clock.Now})
+	wantPath(t, a, "default/web-1", "", true)
+	wantPath(t, a, "default/web-2", "/workload/web", true)
+}
+
+// A CA that is lost is told by an error: those that have joined do not trust the one that takes its place.
+func TestLostCAIsTold(t *testing.T) {
+	for name, tc := range map[string]struct {
+		joined int
+		want   string
+	}{
+		"a new mesh": {0, `"level":"INFO","msg":"CA created"`},
+		"a lost CA":  {2, `"level":"ERROR","msg":"CA not found, created another one: proxies that have joined are not trusted until they join again"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			clock, storage := newClock(), newMemory()
+			a := open(t, storage, clock.Now)
+			for i := range tc.joined {
+				issue(t, a, "default", fmt.Sprint("web-", i), time.Hour)
+			}
+			left := secrettest.Records{Memory: &secrettest.Memory{}}
+			for i := range tc.joined {
+				record := fmt.Sprintf("meshes/default/proxies/web-%d.json", i)
+				data, err := storage.Read(record)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := left.Write(record, data); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var log bytes.Buffer
+			a = openWith(t, Options{Secrets: left.Memory, Records: left, Now: clock.Now, Logger: slog.New(slog.NewJSONHandler(&log, nil))})
+			if err := a.Ensure(t.Context(), "default", 0); err != nil {
+				t.Fatal(err)
+			}
+			if !strings.Contains(log.String(), tc.want) {
+				t.Errorf("the log is %s, want %s", log.String(), tc.want)
+			}
+		})
 	}
 }
 

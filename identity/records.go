@@ -45,7 +45,9 @@ type history struct {
 type issuedCertificate struct {
 	Serial   string    `json:"serial"`
 	NotAfter time.Time `json:"notAfter"`
-	CA       string    `json:"ca"`
+	// NotBefore is zero in records of earlier releases, and where only another process knows it.
+	NotBefore time.Time `json:"notBefore,omitzero"`
+	CA        string    `json:"ca"`
 	// Path is Subject.Path, "" in records of early releases, which did not have it.
 	Path string `json:"path,omitempty"`
 	// Workload was there instead of Path in earlier releases.
@@ -98,15 +100,19 @@ func (h history) inUse() (issuedCertificate, bool) {
 	return h.Issued[i], true
 }
 
-// path returns the SPIFFE path of the certificate in use; before the agent has reported one, of the last issued.
+// latest returns the certificate in use; before the agent has reported one, the last issued, and false if there is none.
+func (h history) latest() (issuedCertificate, bool) {
+	c, known := h.inUse()
+	if !known && len(h.Issued) > 0 {
+		c, known = h.Issued[len(h.Issued)-1], true
+	}
+	return c, known
+}
+
+// path returns the SPIFFE path of the latest certificate.
 func (h history) path() string {
-	if c, ok := h.inUse(); ok {
-		return c.Path
-	}
-	if len(h.Issued) > 0 {
-		return h.Issued[len(h.Issued)-1].Path
-	}
-	return ""
+	c, _ := h.latest()
+	return c.Path
 }
 
 // records has the history of each proxy of a mesh. It is in the storage, too, since a rotation must wait for every proxy with a
@@ -138,13 +144,13 @@ func loadRecords(storage Records, directory string, latest time.Time, log *slog.
 		if !ok {
 			continue
 		}
-		data, err := storage.Read(rs.path(dataplane))
-		if err != nil {
-			return nil, err
-		}
 		var h history
-		if err := json.Unmarshal(data, &h); err != nil {
-			log.Error("bad record of a proxy: a rotation waits until it renews its certificate", "file", rs.path(dataplane), "proxy", dataplane, "err", mesh.ExplainJSON("", data, &h))
+		data, err := storage.Read(rs.path(dataplane))
+		if err == nil && json.Unmarshal(data, &h) != nil {
+			err = mesh.ExplainJSON("", data, &h)
+		}
+		if err != nil {
+			log.Error("bad record of a proxy: a rotation waits until it renews its certificate", "file", rs.path(dataplane), "proxy", dataplane, "err", err)
 			h = history{Issued: []issuedCertificate{{Serial: unknownSerial, NotAfter: latest}}}
 		}
 		rs.proxies[dataplane] = h.upgraded()
@@ -173,7 +179,7 @@ func (rs *records) know(p Peer, now time.Time) {
 	defer rs.mu.Unlock()
 	h := rs.ofInstance(p.Subject)
 	if !slices.ContainsFunc(h.Issued, func(c issuedCertificate) bool { return c.Serial == p.Serial }) {
-		h = h.with(issuedCertificate{Serial: p.Serial, NotAfter: p.NotAfter, CA: p.CA, Path: p.Path}, now)
+		h = h.with(issuedCertificate{Serial: p.Serial, NotAfter: p.NotAfter, NotBefore: p.NotBefore, CA: p.CA, Path: p.Path}, now)
 	}
 	rs.proxies[p.Dataplane] = h
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"iter"
 	"maps"
 	"slices"
@@ -14,25 +13,9 @@ import (
 	"github.com/sonde-mesh/sonde/identity/ca"
 )
 
-// Step of a rotation. It is complete when every proxy has done it: it has the bundle of both CAs, a certificate of the new one, the bundle of
-// the new one alone.
-type Step = ca.Step
-
-// The steps, see package ca.
-const (
-	StepNone        = ca.StepNone
-	StepTrustBoth   = ca.StepTrustBoth
-	StepRenewLeaves = ca.StepRenewLeaves
-	StepTrustNew    = ca.StepTrustNew
-)
-
-var errNoRotation = errors.New("no rotation in progress")
-
 // Rotation is the progress of the rotation of a mesh's CA.
 type Rotation struct {
-	Step Step
-	// Forced says that it does not wait for silent proxies.
-	Forced bool
+	ca.Progress
 	// Waiting are the proxies that have a valid certificate, or may have one, and have not done the step, sorted.
 	Waiting []Waiting
 }
@@ -51,17 +34,7 @@ func (a *Authority) StartRotation(ctx context.Context, meshName string, validity
 	if err != nil {
 		return err
 	}
-	_, err = a.change(ctx, m, func(s *state) (*state, error) {
-		if s.Rotation != nil {
-			return nil, nil
-		}
-		next, err := a.newCA(meshName, s.td, validity)
-		if err != nil {
-			return nil, fmt.Errorf("start rotation of mesh %q: %w", meshName, err)
-		}
-		return s.with(s.Start(next, a.o.Now())), nil
-	})
-	return err
+	return m.Start(ctx, func() (*ca.CA, error) { return a.newCA(meshName, validity) })
 }
 
 // ForceRotation makes the current rotation not wait for silent proxies, in this step and the following ones.
@@ -70,62 +43,46 @@ func (a *Authority) ForceRotation(ctx context.Context, meshName string) error {
 	if err != nil {
 		return err
 	}
-	_, err = a.change(ctx, m, func(s *state) (*state, error) {
-		if s.Rotation == nil {
-			return nil, fmt.Errorf("mesh %q: %w", meshName, errNoRotation)
-		}
-		if s.Rotation.Forced {
-			return nil, nil
-		}
-		return s.with(s.Force()), nil
-	})
-	return err
+	return m.Force(ctx)
 }
 
-// AdvanceRotation goes on to the next step if no proxy has to be waited for, and returns whether it did. A forced rotation
-// does not wait for the silent dataplanes. AdvanceRotation has to be called until it returns false, after each report, and
-// from time to time, since certificates expire.
-func (a *Authority) AdvanceRotation(ctx context.Context, meshName string, silent map[string]bool) (bool, error) {
+// AdvanceRotation goes on to the step after the one of from if no proxy has to be waited for, and returns whether it did:
+// not if that step is over. A forced rotation does not wait for the silent dataplanes. AdvanceRotation has to be called
+// until it returns false, after each report, and from time to time, since certificates expire.
+func (a *Authority) AdvanceRotation(
+	ctx context.Context, meshName string, from ca.Progress, silent map[string]bool,
+) (bool, error) {
 	m, err := a.mesh(meshName)
 	if err != nil {
 		return false, err
 	}
-	return a.change(ctx, m, func(s *state) (*state, error) {
-		if s.Rotation == nil {
-			return nil, nil
-		}
+	return m.Advance(ctx, from, func(s *state) bool {
 		waiting, known := a.waiting(m, s)
-		if !known {
-			return nil, nil
-		}
-		for _, w := range waiting {
-			if !s.Rotation.Forced || !silent[w.Dataplane] {
-				return nil, nil
-			}
-		}
-		return s.with(s.Next(a.o.Now())), nil
-	})
+		return known && !slices.ContainsFunc(waiting, func(w Waiting) bool {
+			return !s.Rotation.Forced || !silent[w.Dataplane]
+		})
+	}, nil)
 }
 
-// Rotation returns the progress of the rotation of a mesh's CA. The Step is StepNone if none is in progress.
+// Rotation returns the progress of the rotation of a mesh's CA. The Step is ca.StepNone if none is in progress.
 func (a *Authority) Rotation(meshName string) (Rotation, error) {
 	m, err := a.mesh(meshName)
 	if err != nil {
 		return Rotation{}, err
 	}
-	s := m.current.Load()
+	s := m.Current()
 	if s.Rotation == nil {
-		return Rotation{}, nil
+		return Rotation{Progress: s.Progress()}, nil
 	}
 	waiting, _ := a.waiting(m, s)
 	slices.SortFunc(waiting, func(x, y Waiting) int { return cmp.Compare(x.Dataplane, y.Dataplane) })
-	return Rotation{Step: s.Rotation.Step, Forced: s.Rotation.Forced, Waiting: waiting}, nil
+	return Rotation{s.Progress(), waiting}, nil
 }
 
 // done reports whether a proxy has what the current step needs, as its agent says.
 func (s *state) done(h history) bool {
 	leaf, _ := h.inUse()
-	return h.Bundle == s.bundle.ID && (s.Step() != StepRenewLeaves || leaf.CA == s.Signing.ID)
+	return h.Bundle == s.bundle.ID && (s.Step() != ca.StepRenewLeaves || leaf.CA == s.Signing.ID)
 }
 
 // replaces reports whether a leaf of that CA, of a proxy whose bundle has that epoch, is to be renewed. One of a later CA is not: then this
@@ -140,7 +97,7 @@ func (s *state) replaces(id string, epoch int64) bool {
 
 // waiting returns the proxies that have not done the current step, and false while it is not known which proxies there are.
 func (a *Authority) waiting(m *meshAuthority, s *state) ([]Waiting, bool) {
-	holders, known := a.holders(m, s.since)
+	holders, known := a.holders(m, s.Since)
 	var all []Waiting
 	for _, h := range holders {
 		if a.o.Now().Before(h.Expires) && !s.done(h.history) {
@@ -179,7 +136,7 @@ func (a *Authority) holders(m *meshAuthority, before time.Time) ([]Holder, bool)
 	if !known {
 		return nil, false
 	}
-	return m.records.holdersOf(proxies, before.Add(m.current.Load().longest)), true
+	return m.records.holdersOf(proxies, before.Add(m.Current().longest)), true
 }
 
 // holders returns the proxies that have a record.
@@ -247,8 +204,8 @@ func (a *Authority) Report(p Peer, use InUse) error {
 		// An earlier process may have issued it, or another one: the certificate of the connection, and that in use.
 		m.records.know(p, a.o.Now())
 		if use.CA != "" {
-			p.Serial, p.CA, p.NotAfter = use.Serial, use.CA, use.NotAfter
-			if latest := a.o.Now().Add(m.current.Load().longest); p.NotAfter.After(latest) {
+			p.Serial, p.CA, p.NotAfter, p.NotBefore = use.Serial, use.CA, use.NotAfter, time.Time{}
+			if latest := a.o.Now().Add(m.Current().longest); p.NotAfter.After(latest) {
 				p.NotAfter = latest // a rotation waits for it
 			}
 			m.records.know(p, a.o.Now())
@@ -291,7 +248,7 @@ func (a *Authority) Due(p Peer) (Due, error) {
 	if err != nil {
 		return Due{}, err
 	}
-	s := m.current.Load()
+	s := m.Current()
 	h, _ := m.records.of(p.Dataplane)
 	leaf, _ := h.inUse()
 	return Due{

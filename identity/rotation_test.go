@@ -37,23 +37,23 @@ func TestStepIsWrittenBeforeItActs(t *testing.T) {
 		name string
 		act  func() error
 		done func()
-		want Step
+		want ca.Step
 	}{
-		{name: "start", act: func() error { return a.StartRotation(t.Context(), "default", 0) }, want: StepTrustBoth},
-		{name: "force", act: func() error { return a.ForceRotation(t.Context(), "default") }, want: StepTrustBoth},
-		{name: "renew leaves", want: StepRenewLeaves, done: func() { reportAll(t, a, peer, c.Serial) }},
-		{name: "trust new", want: StepTrustNew, done: func() {
+		{name: "start", act: func() error { return a.StartRotation(t.Context(), "default", 0) }, want: ca.StepTrustBoth},
+		{name: "force", act: func() error { return a.ForceRotation(t.Context(), "default") }, want: ca.StepTrustBoth},
+		{name: "renew leaves", want: ca.StepRenewLeaves, done: func() { reportAll(t, a, peer, c.Serial) }},
+		{name: "trust new", want: ca.StepTrustNew, done: func() {
 			c, _ = issue(t, a, "default", "web-1", time.Hour)
 			reportAll(t, a, peer, c.Serial)
 		}},
-		{name: "end", want: StepNone, done: func() { reportAll(t, a, peer, c.Serial) }},
+		{name: "end", want: ca.StepNone, done: func() { reportAll(t, a, peer, c.Serial) }},
 	}
 	for _, step := range steps {
 		act := step.act
 		if act == nil {
 			step.done()
 			act = func() error {
-				_, err := a.AdvanceRotation(t.Context(), "default", nil)
+				_, err := a.advance(t.Context())
 				return err
 			}
 		}
@@ -87,7 +87,7 @@ func bundle(t *testing.T, a *Authority) Bundle {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return m.current.Load().bundle
+	return m.Current().bundle
 }
 
 // reportAll reports that the proxy has the newest bundle, and the leaf with that serial number.
@@ -103,8 +103,8 @@ func TestForceNeedsARotation(t *testing.T) {
 	if err := a.Ensure(t.Context(), "default", 0); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.ForceRotation(t.Context(), "default"); !errors.Is(err, errNoRotation) {
-		t.Errorf("error = %v, want errNoRotation", err)
+	if err := a.ForceRotation(t.Context(), "default"); !errors.Is(err, ca.ErrNoRotation) {
+		t.Errorf("error = %v, want ErrNoRotation", err)
 	}
 }
 
@@ -127,12 +127,12 @@ func TestNoLeafSlipsThroughAStep(t *testing.T) {
 		if err := a.StartRotation(t.Context(), "default", 0); err != nil {
 			t.Error(err)
 		}
-		if _, err := a.AdvanceRotation(t.Context(), "default", nil); err != nil {
+		if _, err := a.advance(t.Context()); err != nil {
 			t.Error(err)
 		}
 	}
 	running.Wait()
-	if got := a.mustRotation(t); got.Step != StepTrustBoth || len(got.Waiting) != 2 {
+	if got := a.mustRotation(t); got.Step != ca.StepTrustBoth || len(got.Waiting) != 2 {
 		t.Errorf("rotation = %+v, want one that waits for both proxies in its first step", got)
 	}
 	c, _ := issue(t, a, "default", "web-1", time.Hour)

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"path"
 	"time"
 
@@ -30,38 +31,51 @@ type Bundle struct {
 // state is what the authority of a mesh is at one time: the CA that signs, and during a rotation another one that is trusted,
 // too. It is immutable.
 type state struct {
-	*ca.Set
+	ca.Kept
 	td spiffeid.TrustDomain
 	// longest is the longest validity that a certificate of this mesh may have.
 	longest time.Duration
-	// version of the storage, and since when this process has used it.
-	version string
-	since   time.Time
+	// recorded is the last spec of the Mesh, nil without mTLS.
+	recorded *mesh.MeshSpec
 
 	// The trusted CAs, in the forms that are needed.
 	bundle Bundle
 	x509   *x509bundle.Bundle
 }
 
-func newState(td spiffeid.TrustDomain, cas *ca.Set) *state {
-	s := &state{Set: cas, td: td, longest: mesh.DefaultCertValidity, bundle: Bundle{ID: cas.ID(), Epoch: cas.Epoch}}
-	roots := make([]*x509.Certificate, len(cas.CAs))
-	for i, c := range cas.CAs {
+// BundleOf returns the bundle of a set.
+func BundleOf(set *ca.Set) Bundle {
+	b := Bundle{ID: set.ID(), Epoch: set.Epoch}
+	for _, c := range set.CAs {
+		b.Roots = append(b.Roots, c.Cert.Raw)
+	}
+	return b
+}
+
+func newState(td spiffeid.TrustDomain, set *ca.Set) *state {
+	s := &state{Kept: ca.Kept{Set: set}, td: td, longest: mesh.DefaultCertValidity, bundle: BundleOf(set)}
+	roots := make([]*x509.Certificate, len(set.CAs))
+	for i, c := range set.CAs {
 		roots[i] = c.Cert
-		s.bundle.Roots = append(s.bundle.Roots, c.Cert.Raw)
 	}
 	s.x509 = x509bundle.FromX509Authorities(td, roots)
 	return s
 }
 
-// with returns the state with other CAs, or another rotation.
-func (s *state) with(cas *ca.Set) *state { return newState(s.td, cas) }
+// With implements ca.State.
+func (s *state) With(set *ca.Set) *state {
+	next := newState(s.td, set)
+	next.longest, next.recorded = s.longest, s.recorded
+	return next
+}
 
 // secretState is a state in the storage.
 type secretState struct {
 	ca.SetFile
 	// LongestSeconds is state.longest, if that is not mesh.DefaultCertValidity.
 	LongestSeconds int64 `json:"longestSeconds,omitempty"`
+	// Mesh is state.recorded.
+	Mesh *mesh.MeshSpec `json:"mesh,omitempty"`
 }
 
 // meshesDirectory has a directory for each mesh, with its secret and its records.
@@ -75,9 +89,9 @@ func meshOfSecret(name string) (string, bool) {
 	return meshName, checkMesh(meshName) == nil && secretPath(meshName) == name
 }
 
-// encode returns a state as it is in the storage.
-func (s *state) encode() ([]byte, error) {
-	f := secretState{SetFile: s.File()}
+// Encode implements ca.State.
+func (s *state) Encode() ([]byte, error) {
+	f := secretState{SetFile: s.File(), Mesh: s.recorded}
 	if s.longest != mesh.DefaultCertValidity {
 		f.LongestSeconds = int64(s.longest / time.Second)
 	}
@@ -88,29 +102,32 @@ func (s *state) encode() ([]byte, error) {
 	return data, nil
 }
 
-// read returns what is in the storage. Its errors never contain keys.
-func (a *Authority) read(ctx context.Context, meshName string) (*state, error) {
-	data, version, err := a.o.Secrets.Read(ctx, secretPath(meshName))
-	if err != nil {
-		return nil, err
+// CheckKept returns which CAs that are in use are no longer in the storage.
+func (a *Authority) CheckKept(ctx context.Context) error {
+	var errs []error
+	for _, name := range a.Meshes() {
+		_, _, err := a.o.Secrets.Read(ctx, secretPath(name))
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			errs = append(errs, fmt.Errorf("%s was removed, and the CA is in use from memory: restore it, or the next start makes another CA, which no proxy trusts", secretPath(name)))
+		case err != nil:
+			errs = append(errs, err)
+		}
 	}
-	s, err := decodeState(a.trustDomain(meshName), data)
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", secretPath(meshName), err)
-	}
-	s.version = version
-	return s, nil
+	return errors.Join(errs...)
 }
 
-func decodeState(td spiffeid.TrustDomain, data []byte) (*state, error) {
+// decodeState is the reverse of state.Encode. Its errors never contain keys.
+func (a *Authority) decodeState(meshName string, data []byte) (*state, error) {
 	var f secretState
 	if err := json.Unmarshal(data, &f); err != nil {
-		return nil, errors.New("it is not what was written")
+		return nil, fmt.Errorf("its %d bytes are not what was written: restore it from a backup; if there is none, remove it, and let all proxies join again", len(data))
 	}
 	cas, err := f.Set()
 	if err != nil {
 		return nil, err
 	}
+	td := a.trustDomain(meshName)
 	for _, c := range cas.CAs {
 		if len(c.Cert.URIs) != 1 || c.Cert.URIs[0].Host != td.Name() {
 			return nil, fmt.Errorf("its CA is not of trust domain %q; was the trust domain of the control plane changed?", td.Name())
@@ -118,5 +135,6 @@ func decodeState(td spiffeid.TrustDomain, data []byte) (*state, error) {
 	}
 	s := newState(td, cas)
 	s.longest = max(s.longest, time.Duration(f.LongestSeconds)*time.Second)
-	return s, nil
+	s.recorded = f.Mesh
+	return s, checkRecorded(meshName, s.recorded)
 }

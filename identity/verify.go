@@ -14,6 +14,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/identity/ca"
 )
 
 // Peer is an authenticated proxy.
@@ -23,6 +24,8 @@ type Peer struct {
 	// Serial number of its certificate in hexadecimal, as in agentv1.InUse.
 	Serial   string
 	NotAfter time.Time
+	// NotBefore is when it becomes valid, zero if that is not known.
+	NotBefore time.Time
 	// CA is the ID of the CA that has signed it.
 	CA string
 }
@@ -39,10 +42,29 @@ func (a *Authority) Verify(chain []*x509.Certificate) (Peer, error) {
 	if len(chain) > maxChain {
 		return Peer{}, fmt.Errorf("verify client certificate: a chain of %d, at most %d are read", len(chain), maxChain)
 	}
-	if _, _, err := x509svid.Verify(chain, trustSource{a}, x509svid.WithTime(a.o.Now())); err != nil {
+	if _, _, err := x509svid.Verify(chain, trustSource{a}, x509svid.WithTime(a.timeFor(chain))); err != nil {
 		return Peer{}, fmt.Errorf("verify client certificate: %w", err)
 	}
 	return a.peerOf(chain[0])
+}
+
+// timeFor returns the time at which to verify a chain, see ca.TimeFor.
+func (a *Authority) timeFor(chain []*x509.Certificate) time.Time {
+	now := ca.TimeFor(a.o.Now(), chain...)
+	id, err := x509svid.IDFromCert(chain[0])
+	if err != nil {
+		return now
+	}
+	roots, err := trustSource{a}.GetX509BundleForTrustDomain(id.TrustDomain())
+	if err != nil {
+		return now
+	}
+	for _, root := range roots.X509Authorities() {
+		if bytes.Equal(root.RawSubject, chain[len(chain)-1].RawIssuer) {
+			now = ca.TimeFor(now, root)
+		}
+	}
+	return now
 }
 
 // peerOf returns the subject of a verified certificate.
@@ -73,8 +95,8 @@ func (a *Authority) peerOf(leaf *x509.Certificate) (Peer, error) {
 		Subject:  Subject{Mesh: meshName, Dataplane: dataplane, Path: id.Path(), Instance: leaf.Subject.SerialNumber},
 		SPIFFEID: id.String(),
 		Serial:   leaf.SerialNumber.Text(16),
-		NotAfter: leaf.NotAfter,
-		CA:       m.current.Load().issuerOf(leaf),
+		NotAfter: leaf.NotAfter, NotBefore: leaf.NotBefore,
+		CA: m.Current().issuerOf(leaf),
 	}, nil
 }
 
@@ -112,5 +134,5 @@ func (s trustSource) GetX509BundleForTrustDomain(td spiffeid.TrustDomain) (*x509
 	if err != nil {
 		return nil, err
 	}
-	return m.current.Load().x509, nil
+	return m.Current().x509, nil
 }

@@ -37,7 +37,7 @@ func (s *state) next(before *View) (Change, bool) {
 	if !changed {
 		return Change{}, false
 	}
-	change.After = &View{Generation: 1, Meshes: meshes}
+	change.After = &View{Generation: 1, Meshes: meshes, ServicesChecked: s.checked}
 	if before != nil {
 		change.After.Generation = before.Generation + 1
 	}

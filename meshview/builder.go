@@ -8,6 +8,7 @@ import (
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/health/heartbeat"
+	"github.com/sonde-mesh/sonde/internal/run"
 )
 
 // Options of a Builder.
@@ -15,7 +16,7 @@ type Options struct {
 	// TrustDomain ends the trust domain of every mesh. Default mesh.DefaultTrustDomain.
 	TrustDomain string
 	// Sources must all have called Synced before the first Change. Default none. If two sources have the same object, the
-	// source that is listed first wins; sources that are not listed come last.
+	// source that is listed first wins; sources that are not listed come last, and a mesh that is Recorded loses to every Mesh.
 	Sources []string
 	// RequireJoin makes an inbound NotReady while its proxy's Observation does not say that it has joined. The default is
 	// for views without agents, for instance of files alone.
@@ -23,6 +24,8 @@ type Options struct {
 	// ExplicitMeshes says that a mesh exists only with its Mesh object. Without it there is one named default, without mTLS, while
 	// there is no Mesh at all.
 	ExplicitMeshes bool
+	// ServicesChecked is whether something checks the applications of Service objects, as kubelets do. Default: nothing does.
+	ServicesChecked bool
 	// Applied is called by Run once View returns the view of a Change. Default none.
 	Applied func(Change)
 	// Loop watches Run, and so all that a Change goes through. Default: none.
@@ -35,7 +38,7 @@ type Builder struct {
 	sources []string
 	after   func(Change)
 	loop    *heartbeat.Loop
-	wake    chan struct{}
+	wake    run.Signal
 	applied atomic.Pointer[View]
 
 	mu      sync.Mutex // guards the input that is in no view yet
@@ -72,7 +75,7 @@ func NewBuilder(o Options) *Builder {
 		sources: slices.Clone(o.Sources),
 		after:   o.Applied,
 		loop:    o.Loop,
-		wake:    make(chan struct{}, 1),
+		wake:    run.NewSignal(),
 		missing: map[string]struct{}{},
 		state:   newState(o),
 	}
@@ -80,7 +83,7 @@ func NewBuilder(o Options) *Builder {
 		b.missing[s] = struct{}{}
 	}
 	b.reset()
-	b.signal() // a mesh without sources and objects has a view, too
+	b.wake.Set() // a mesh without sources and objects has a view, too
 	return b
 }
 
@@ -94,7 +97,7 @@ func (b *Builder) put(h sourceKey, o mesh.Object) {
 	b.mu.Lock()
 	b.pending.objects[h] = o
 	b.mu.Unlock()
-	b.signal()
+	b.wake.Set()
 }
 
 // Synced records that a source has passed in all objects that it had at start. It returns at once.
@@ -102,7 +105,7 @@ func (b *Builder) Synced(source string) {
 	b.mu.Lock()
 	delete(b.missing, source)
 	b.mu.Unlock()
-	b.signal()
+	b.wake.Set()
 }
 
 // Observe replaces the Observation of a proxy. It returns at once. The Observation is kept until the next one, whether or
@@ -111,14 +114,7 @@ func (b *Builder) Observe(proxy mesh.ID, o mesh.Observation) {
 	b.mu.Lock()
 	b.pending.observed[proxy] = o
 	b.mu.Unlock()
-	b.signal()
-}
-
-func (b *Builder) signal() {
-	select {
-	case b.wake <- struct{}{}:
-	default: // Run has not yet seen the last signal
-	}
+	b.wake.Set()
 }
 
 // reset needs mu.

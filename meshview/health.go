@@ -35,6 +35,9 @@ const (
 	ListenerNotAccepted
 	// ApplicationNotReady means that the inbound's serviceProbe has failed, or that the agent has not said yet that it passes.
 	ApplicationNotReady
+	// CertificateExpired means that the certificate in use has expired, which clients of the mesh refuse: the endpoint is Draining, so that a service whose
+	// certificates have all expired, as after a long outage, keeps its endpoints.
+	CertificateExpired
 	// LivenessHeld means that a guarded liveness probe of the pod fails: the endpoint is Draining.
 	LivenessHeld
 	// Frozen means that the endpoint is not as Kubernetes says: its node is not seen, with most of its zone or of the mesh. It is Ready, or Draining.
@@ -44,7 +47,7 @@ const (
 // InboundHealth is the health of one inbound of a Dataplane.
 type InboundHealth struct {
 	Health Health
-	// Reason is set if Health is NotReady, and if it is Draining since a liveness probe fails.
+	// Reason is set if Health is NotReady, and if it is Draining since its certificate has expired or a liveness probe fails.
 	Reason Reason
 }
 
@@ -67,6 +70,8 @@ func (s *state) inboundHealth(d *mesh.Dataplane, in *mesh.Inbound) InboundHealth
 		return InboundHealth{NotReady, ListenerNotAccepted}
 	case !o.Serves(d, in):
 		return InboundHealth{NotReady, ApplicationNotReady}
+	case o.Expired:
+		return InboundHealth{Draining, CertificateExpired}
 	case o.Draining || o.Administrator != "":
 		return InboundHealth{Draining, NoReason}
 	case o.Held:

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/internal/testing/slowtest"
 )
 
 // randomInput is what the sources contain, besides the Builder.
@@ -241,7 +242,7 @@ func union[V any](a, b map[string]V) map[string]V {
 
 func TestIncrementalViewsEqualFreshOnes(t *testing.T) {
 	generation := cmpopts.IgnoreFields(View{}, "Generation")
-	for seed := range uint64(8) {
+	for seed := range uint64(slowtest.Rounds(8, 4)) {
 		in := &randomInput{
 			rand: rand.New(rand.NewPCG(seed, 3)), requireJoin: seed%2 == 0,
 			objects: map[sourceKey]mesh.Object{}, observed: map[mesh.ID]mesh.Observation{},

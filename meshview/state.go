@@ -1,6 +1,7 @@
 package meshview
 
 import (
+	"cmp"
 	"reflect"
 	"slices"
 	"strings"
@@ -14,6 +15,7 @@ type state struct {
 	trustDomain string
 	requireJoin bool
 	explicit    bool                 // Options.ExplicitMeshes
+	checked     bool                 // Options.ServicesChecked
 	objects     map[mesh.Key][]claim // one claim per source, the winning one first
 	observed    map[mesh.ID]mesh.Observation
 	meshes      map[string]*meshInput
@@ -66,6 +68,7 @@ func newState(o Options) *state {
 		trustDomain: o.TrustDomain,
 		requireJoin: o.RequireJoin,
 		explicit:    o.ExplicitMeshes,
+		checked:     o.ServicesChecked,
 		objects:     map[mesh.Key][]claim{},
 		observed:    map[mesh.ID]mesh.Observation{},
 		meshes:      map[string]*meshInput{},
@@ -81,12 +84,7 @@ func (s *state) put(c claim, key mesh.Key) {
 	claims := slices.DeleteFunc(slices.Clone(before), func(o claim) bool { return o.source == c.source })
 	if c.object != nil {
 		claims = append(claims, c)
-		slices.SortFunc(claims, func(a, b claim) int {
-			if a.rank != b.rank {
-				return a.rank - b.rank
-			}
-			return strings.Compare(a.source, b.source)
-		})
+		slices.SortFunc(claims, claim.compare)
 	}
 	if len(claims) == 0 {
 		delete(s.objects, key)
@@ -109,6 +107,17 @@ func (s *state) put(c claim, key mesh.Key) {
 	}
 }
 
+// compare orders claims, the winning one first. A Recorded mesh loses to every Mesh.
+func (c claim) compare(o claim) int {
+	recorded := func(c claim) int {
+		if m, ok := c.object.(*mesh.Mesh); ok && m.Recorded {
+			return 1
+		}
+		return 0
+	}
+	return cmp.Or(recorded(c)-recorded(o), c.rank-o.rank, strings.Compare(c.source, o.source))
+}
+
 func effective(claims []claim) mesh.Object {
 	if len(claims) == 0 {
 		return nil
@@ -123,15 +132,18 @@ func as[T mesh.Object](o mesh.Object) T {
 }
 
 func (s *state) setMesh(name string, was, now *mesh.Mesh) {
-	switch {
-	case was == nil:
-		s.meshObjects++
-	case now == nil:
+	if isWritten(was) {
 		s.meshObjects--
+	}
+	if isWritten(now) {
+		s.meshObjects++
 	}
 	s.touch(name).spec = now
 	s.implyDefault()
 }
+
+// isWritten reports whether m is a Mesh object, and not Recorded.
+func isWritten(m *mesh.Mesh) bool { return m != nil && !m.Recorded }
 
 // implyDefault adds a mesh named default, without mTLS, while there is no Mesh at all.
 func (s *state) implyDefault() {

@@ -15,6 +15,8 @@ type View struct {
 	// Generation counts the views of this process, from 1.
 	Generation uint64
 	Meshes     map[string]*Mesh
+	// ServicesChecked is copied from Options.
+	ServicesChecked bool
 }
 
 // Mesh is one mesh of the view. If there is no Mesh object at all, there is one mesh named default, without mTLS.
@@ -94,18 +96,44 @@ func (s *Service) Serving() []Endpoint {
 	if s.Headless {
 		return s.Endpoints
 	}
-	for _, want := range []Health{Ready, Draining} {
-		var serving []Endpoint
-		for _, e := range s.Endpoints {
-			if e.Health == want {
-				serving = append(serving, e)
-			}
-		}
-		if len(serving) > 0 {
-			return serving
+	want := servingHealth(s.Endpoints)
+	var serving []Endpoint
+	for _, e := range s.Endpoints {
+		if e.Health == want {
+			serving = append(serving, e)
 		}
 	}
-	return nil
+	return serving
+}
+
+// servingHealth returns the health of the endpoints that get traffic.
+func servingHealth(endpoints []Endpoint) Health {
+	if slices.ContainsFunc(endpoints, func(e Endpoint) bool { return e.Health == Ready }) {
+		return Ready
+	}
+	return Draining
+}
+
+// GetTraffic returns which of Endpoints, by their indices, are Serving: of a Local service for the callers on their own node.
+func (s *Service) GetTraffic() []bool {
+	groups := map[string][]Endpoint{"": s.Endpoints}
+	if s.Local {
+		groups = s.ByNode()
+	}
+	want := make(map[string]Health, len(groups))
+	for node, group := range groups {
+		want[node] = servingHealth(group)
+	}
+	all := make([]bool, len(s.Endpoints))
+	for i := range s.Endpoints {
+		e, node := &s.Endpoints[i], ""
+		if s.Local {
+			node = e.Node
+		}
+		serving, reached := want[node]
+		all[i] = reached && (s.Headless || e.Health == serving)
+	}
+	return all
 }
 
 // For returns the service as callers on a node see it: of one that is Local the endpoints on that node alone, none if it is empty.

@@ -87,6 +87,8 @@ type Status struct {
 	// latched is that the group counts as lost until enough readings say otherwise, whatever Verdict says meanwhile.
 	latched bool
 	calm    int // how many of these there were in a row
+	// calmSince is when the first of them was.
+	calmSince time.Time
 }
 
 // Latched says whether the group counts as lost until it is seen again: an Unknown verdict about it does not end that.
@@ -187,6 +189,9 @@ func (s Status) judge(c *tally, at time.Time, settings Settings, spread Cause) S
 	least, most := float64(c.silent)/float64(c.members), float64(c.silent+c.unheard)/float64(c.members)
 	switch {
 	case s.latched && most < settings.Leave:
+		if s.calm == 0 {
+			s.calmSince = at
+		}
 		s.calm++
 	case s.latched:
 		s.calm = 0
@@ -195,7 +200,7 @@ func (s Status) judge(c *tally, at time.Time, settings Settings, spread Cause) S
 	case most >= settings.Enter:
 		return s.becomes(Unknown, Unheard, at)
 	}
-	if s.latched && s.calm < settings.Calm {
+	if s.latched && (s.calm < settings.Calm || at.Sub(s.calmSince) < settings.Quiet) {
 		if c.silent == 0 { // the readings that end it, or a reader that has taken over: where the silent are is not known
 			spread = cmp.Or(s.lostBy(), spread)
 		}

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // epoch is when each test begins.
@@ -122,6 +124,51 @@ func TestJudge(t *testing.T) {
 
 func lostWhole() State { return Restore(map[Group]time.Time{Whole: epoch.Add(-time.Hour)}) }
 
+// Members that are heard for a moment in each Silence do not end a loss, and those that go on being heard end it after one.
+func TestQuiet(t *testing.T) {
+	const every = 2 * time.Second
+	tests := map[string]struct {
+		quiet   time.Duration
+		heard   time.Duration // how often, from the tenth second of a loss on
+		failing time.Duration // when a reading fails; 0 for none
+		want    []string
+	}{
+		"once in each expiry":            {silence, silence + every, 0, []string{"0s lost"}},
+		"as before, without quiet":       {0, silence + every, 0, []string{"0s lost", "14s seen", "40s lost", "46s seen", "1m12s lost", "1m18s seen"}},
+		"regularly":                      {silence, 10 * time.Second, 0, []string{"0s lost", "40s seen"}},
+		"at the end of each expiry":      {silence, silence - every, 0, []string{"0s lost", "40s seen"}},
+		"a reading that fails meanwhile": {silence, 10 * time.Second, 20 * time.Second, []string{"0s lost", "20s unknown", "22s lost", "52s seen"}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			s := settings()
+			s.Quiet = tc.quiet
+			heard, state := epoch.Add(-silence), State(nil)
+			var got []string
+			last := Verdict("")
+			for passed := time.Duration(0); passed < 90*time.Second; passed += every {
+				r := Reading{At: epoch.Add(passed)}
+				if late := passed - 10*time.Second; late >= 0 && late%tc.heard == 0 {
+					heard = r.At
+				}
+				if tc.failing > 0 && passed == tc.failing {
+					r.Failed = Throttled
+				} else {
+					r.Members = []Member{{Name: "a", Heard: heard}, {Name: "b", Heard: heard}}
+				}
+				state = Judge(state, r, s)
+				if now := state[Whole].Verdict; now != last {
+					got = append(got, fmt.Sprint(passed, " ", now))
+					last = now
+				}
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("verdicts (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
 // A loss begins when it begins, however often it is judged, and goes on behind readings that fail.
 func TestSince(t *testing.T) {
 	state := readings(nil, "ssss", "ssss", "ssss")
@@ -164,6 +211,7 @@ func TestSettings(t *testing.T) {
 		"leave above enter": {func(s *Settings) { s.Leave = 0.7 }, "leave: 0.7: must be more than 0 and at most enter, which is 0.6"},
 		"leave 0":           {func(s *Settings) { s.Leave = 0 }, "leave: 0: must be more than 0"},
 		"not calm":          {func(s *Settings) { s.Calm = 0 }, "calm: 0: must be at least 1"},
+		"quiet before":      {func(s *Settings) { s.Quiet = -time.Second }, "quiet: -1s: must be at least 0s"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sonde-mesh/sonde/internal/slowtest"
+	"github.com/sonde-mesh/sonde/internal/testing/slowtest"
 )
 
 // TestSchedules plays random readings, and holds each verdict against a slow definition of what it has to be.
@@ -22,10 +22,10 @@ func TestSchedules(t *testing.T) {
 
 // play judges random readings of members that come, go, fall silent and are heard again.
 func play(r *rand.Rand) error {
-	s := Settings{Silence: silence, Enter: 0.1 + 0.9*r.Float64(), Calm: 1 + r.IntN(4)}
+	s := Settings{Silence: silence, Enter: 0.1 + 0.9*r.Float64(), Calm: 1 + r.IntN(4), Quiet: time.Duration(r.IntN(5)) * 10 * time.Second}
 	s.Leave = s.Enter * (0.1 + 0.9*r.Float64())
 	zones := []string{"", "a", "b", "c"}[:1+r.IntN(4)]
-	state, w := State(nil), &witness{settings: s, latched: map[Group]bool{}, calm: map[Group]int{}}
+	state, w := State(nil), &witness{settings: s, latched: map[Group]bool{}, calm: map[Group]int{}, calmFrom: map[Group]time.Time{}}
 	mood := 0.0 // which share of the members is silent
 	for step := range 60 {
 		reading := Reading{At: epoch.Add(time.Duration(step) * 10 * time.Second)}
@@ -63,6 +63,7 @@ type witness struct {
 	settings Settings
 	latched  map[Group]bool
 	calm     map[Group]int
+	calmFrom map[Group]time.Time // the first of these
 }
 
 func (w *witness) check(now State, r Reading) error {
@@ -129,7 +130,10 @@ func (w *witness) judge(group Group, members []Member, at time.Time) Verdict {
 			w.calm[group] = 0
 			return Lost
 		}
-		if w.calm[group]++; w.calm[group] < w.settings.Calm {
+		if w.calm[group]++; w.calm[group] == 1 {
+			w.calmFrom[group] = at
+		}
+		if w.calm[group] < w.settings.Calm || at.Before(w.calmFrom[group].Add(w.settings.Quiet)) {
 			return Lost
 		}
 		delete(w.latched, group)

@@ -26,6 +26,9 @@ type Settings struct {
 	Leave float64
 	// Calm is at least 1.
 	Calm int
+	// Quiet is the minimum duration of these readings. With less than Silence, one renewal in each Silence makes the group lost and seen in turn.
+	// Default 0.
+	Quiet time.Duration
 }
 
 // LeaveFor returns the default of Settings.Leave: two thirds of the fraction at which a group is lost.
@@ -45,6 +48,9 @@ func (s Settings) Validate() error {
 	}
 	if s.Calm < 1 {
 		errs = append(errs, fmt.Errorf("calm: %d: must be at least 1", s.Calm))
+	}
+	if s.Quiet < 0 {
+		errs = append(errs, fmt.Errorf("quiet: %s: must be at least 0s", s.Quiet))
 	}
 	return errors.Join(errs...)
 }

@@ -34,8 +34,8 @@ func TestBreakerLimits(t *testing.T) {
 				c.ask(name+"-0", name+"-1")
 			}
 			r := c.decide()
-			if want := (Breaker{tc.want, tc.want, 2 * tc.workloads, tc.workloads, tc.guarded}); r.Breaker != want {
-				t.Errorf("Breaker = %+v, want %+v", r.Breaker, want)
+			if diff := cmp.Diff(Breaker{tc.want, tc.want, 2 * tc.workloads, tc.workloads, tc.guarded, NamespaceHeld{}}, r.Breaker); diff != "" {
+				t.Errorf("Breaker (-want +got):\n%s", diff)
 			}
 			for _, d := range r.Decisions {
 				if (d.Reason == ReasonBreaker) != tc.want {
@@ -60,17 +60,17 @@ func TestBreakerOpensAndCloses(t *testing.T) {
 			t.Errorf("Breaker (-want +got):\n%s", diff)
 		}
 	}
-	breaker(Breaker{false, false, 2, 2, 6}, "a-0 granted", "b-0 granted")
+	breaker(Breaker{false, false, 2, 2, 6, NamespaceHeld{}}, "a-0 granted", "b-0 granted")
 	c.wait(time.Second)
 	c.ask("c-0")
-	breaker(Breaker{true, true, 3, 3, 6}, "a-0 granted_before", "b-0 granted_before", "c-0 breaker_open")
-	breaker(Breaker{true, false, 3, 3, 6}, "a-0 granted_before", "b-0 granted_before", "c-0 breaker_open")
+	breaker(Breaker{true, true, 3, 3, 6, NamespaceHeld{}}, "a-0 granted_before", "b-0 granted_before", "c-0 breaker_open")
+	breaker(Breaker{true, false, 3, 3, 6, NamespaceHeld{}}, "a-0 granted_before", "b-0 granted_before", "c-0 breaker_open")
 	c.pass("a-0", "b-0")
 	c.wait(time.Minute - 1)
-	breaker(Breaker{true, false, 3, 3, 6}, "c-0 breaker_open")
+	breaker(Breaker{true, false, 3, 3, 6, NamespaceHeld{}}, "c-0 breaker_open")
 	c.wait(1)
-	breaker(Breaker{false, true, 1, 1, 6}, "c-0 granted")
-	breaker(Breaker{false, false, 1, 1, 6}, "c-0 granted_before")
+	breaker(Breaker{false, true, 1, 1, 6, NamespaceHeld{}}, "c-0 granted")
+	breaker(Breaker{false, false, 1, 1, 6, NamespaceHeld{}}, "c-0 granted_before")
 }
 
 func TestBreakerIsClosedWhileOff(t *testing.T) {
@@ -104,8 +104,8 @@ func TestBreakerForgetsPodsThatAreGone(t *testing.T) {
 	}
 	delete(c.in.Workloads, deployment("c"))
 	c.in.Guarded, c.in.Requests = 4, nil
-	if r := c.decide(); r.Breaker != (Breaker{false, true, 2, 2, 4}) {
-		t.Errorf("Breaker = %+v, want one that has closed, of two workloads", r.Breaker)
+	if diff := cmp.Diff(Breaker{false, true, 2, 2, 4, NamespaceHeld{}}, c.decide().Breaker); diff != "" {
+		t.Errorf("Breaker, of two workloads (-want +got):\n%s", diff)
 	}
 }
 

@@ -61,6 +61,8 @@ type Pod struct {
 	Terminating bool
 	// Suspended pods are annotated sonde.dev/liveness: suspended, Native ones native.
 	Suspended, Native bool
+	// Reported is when its agent last said what its checks have found, zero if that is not known.
+	Reported time.Time
 	// Containers that are guarded.
 	Containers []Container
 }

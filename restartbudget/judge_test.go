@@ -10,6 +10,7 @@ import (
 type judge struct {
 	grants []*account
 	asked  map[ContainerKey]sighting // by the leader
+	began  time.Time                 // the leader
 }
 
 // account is a grant as it is in truth, whatever a leader knows.
@@ -74,15 +75,15 @@ func (j *judge) check(now time.Time, in Input, r Result) error {
 	if len(r.Decisions) != len(in.Requests) {
 		return fmt.Errorf("%d decisions on %d requests", len(r.Decisions), len(in.Requests))
 	}
-	open := j.breaker(now, in)
-	if r.Breaker.Open != open {
-		return fmt.Errorf("the breaker is %+v, want open: %t", r.Breaker, open)
+	open, alone := j.breaker(now, in)
+	if r.Breaker.Open != open || (r.Breaker.Alone.Held > 0) != (alone != "") || r.Breaker.Alone.Name != alone {
+		return fmt.Errorf("the breaker is %+v, want open: %t, for %q alone", r.Breaker, open, alone)
 	}
 	for _, d := range r.Decisions {
 		if d.Reason != ReasonGranted {
 			continue
 		}
-		if open {
+		if open || alone == d.Request.Workload.Namespace {
 			return fmt.Errorf("grant while the breaker is open: %+v", *d.Grant)
 		}
 		if err := j.checkGrant(now, in, *d.Grant); err != nil {
@@ -92,25 +93,93 @@ func (j *judge) check(now time.Time, in Input, r Result) error {
 		j.each(func(a *account) bool { return a.ID.ContainerKey == d.Grant.ID.ContainerKey }, func(a *account) { a.ended = true })
 		j.grants = append(j.grants, &account{Grant: *d.Grant, at: now})
 	}
+	return j.checkShares(now, in, r)
+}
+
+// checkShares checks that a limit for all is shared by the namespaces, and is used up before it holds anything. What a leader has found it counts from its
+// start.
+func (j *judge) checkShares(now time.Time, in Input, r Result) error {
+	if now.Sub(j.began) < time.Minute {
+		return nil
+	}
+	minute, total := map[string]int{}, 0
+	j.each(func(a *account) bool { return j.counts(now, in, a) }, func(a *account) {
+		minute[a.Workload.Namespace]++
+		total++
+	})
+	most := 0 // of a namespace that was granted something now
+	for _, d := range r.Decisions {
+		if d.Reason == ReasonGranted {
+			most = max(most, minute[d.Request.Workload.Namespace])
+		}
+	}
+	for _, d := range r.Decisions {
+		if d.Reason != ReasonGlobalLimit {
+			continue
+		}
+		if total < in.Settings.PerMinute {
+			return fmt.Errorf("held by perMinute with %d of %d granted: %+v", total, in.Settings.PerMinute, d)
+		}
+		if own := minute[d.Request.Workload.Namespace]; most > own+1 {
+			return fmt.Errorf("%s has less than its share: %d, and another namespace that was granted something has %d", d.Request.Workload.Namespace, own, most)
+		}
+	}
 	return nil
 }
 
-func (j *judge) breaker(now time.Time, in Input) bool {
+// breaker returns whether it is open for all, and for which namespace alone.
+func (j *judge) breaker(now time.Time, in Input) (open bool, alone string) {
 	for _, request := range in.Requests {
 		j.asked[request.ContainerKey] = sighting{request.Workload, now}
 	}
-	held, workloads := 0, map[WorkloadID]bool{}
+	held, byNamespace, workloads, namespaces := 0, map[string]int{}, map[WorkloadID]bool{}, map[string]bool{}
 	for key, s := range j.asked {
 		if _, pod := in.find(s.workload, key.PodUID); pod != nil && now.Sub(s.at) < time.Minute {
 			held++
+			byNamespace[s.workload.Namespace]++
 			workloads[s.workload] = true
 		}
 	}
-	limits := in.Settings.Breaker
-	if limits == (BreakerLimits{}) {
-		limits = BreakerLimits{3, 30}
+	for id := range in.Workloads {
+		namespaces[id.Namespace] = true
 	}
-	return in.Settings.Mode != Off && len(workloads) >= limits.Workloads && float64(held) >= float64(in.Guarded)*float64(limits.Percent)/100
+	limits := limitsOf(in)
+	half := in.Guarded * limits.Percent // of what is needed, times 200
+	if in.Settings.Mode == Off || len(workloads) < limits.Workloads || held*200 < 2*half {
+		return false, ""
+	}
+	counted := 0
+	for namespace, n := range byNamespace {
+		counted += min(n*200, half)
+		if n*200 > half && workloadsOf(workloads, namespace) >= limits.Workloads {
+			alone = namespace
+		}
+	}
+	if counted >= 2*half || alone != "" && len(namespaces) == 1 {
+		return true, ""
+	}
+	return false, alone
+}
+
+func limitsOf(in Input) BreakerLimits {
+	if in.Settings.Breaker == (BreakerLimits{}) {
+		return BreakerLimits{3, 30}
+	}
+	return in.Settings.Breaker
+}
+
+func workloadsOf(all map[WorkloadID]bool, namespace string) (n int) {
+	for id := range all {
+		if id.Namespace == namespace {
+			n++
+		}
+	}
+	return n
+}
+
+// counts reports whether a grant counts for the limits of the minute that ends now.
+func (j *judge) counts(now time.Time, in Input, a *account) bool {
+	return !a.refunded && !a.uncounted && (!a.DryRun || in.Settings.Mode == DryRun) && now.Sub(a.at) < time.Minute
 }
 
 func (j *judge) checkGrant(now time.Time, in Input, g Grant) error {
@@ -141,10 +210,7 @@ func (j *judge) checkGrant(now time.Time, in Input, g Grant) error {
 // checkMinute checks the limits of the minute that ends with one more grant now.
 func (j *judge) checkMinute(now time.Time, in Input, of *Workload, pod *Pod) error {
 	minute := func(is func(*account) bool) int {
-		return 1 + j.count(func(a *account) bool {
-			counts := !a.refunded && !a.uncounted && (!a.DryRun || in.Settings.Mode == DryRun)
-			return counts && now.Sub(a.at) < time.Minute && is(a)
-		})
+		return 1 + j.count(func(a *account) bool { return j.counts(now, in, a) && is(a) })
 	}
 	exceeds := func(limit int, is func(*account) bool) bool { return limit > 0 && minute(is) > limit }
 	if limit := in.Settings.PerMinute; exceeds(limit, func(*account) bool { return true }) {

@@ -20,6 +20,7 @@ func (s *State) Add(now time.Time, g Grant) bool {
 	rec := restored(now, g)
 	s.last[g.ID.ContainerKey] = rec
 	s.recent = append(s.recent, rec)
+	s.serve(rec)
 	return true
 }
 

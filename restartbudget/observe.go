@@ -19,14 +19,14 @@ func (s *State) observe(now time.Time, in Input, candidates []candidate) []Grant
 		}
 		before[rec] = rec.Grant
 		rec.proceed(now, pod, in.Settings.Mode)
-		if rec.helped(pod) {
+		if rec.helped(pod) && !s.outdated(now, rec, pod) {
 			rec.Outcome, rec.Judged = Helped, now
 			judged = append(judged, rec)
 		}
 	}
 	for i := range candidates {
 		c := &candidates[i]
-		if rec := s.last[c.ContainerKey]; rec != nil && rec.failedAgain(now, c) {
+		if rec := s.last[c.ContainerKey]; rec != nil && rec.failedAgain(now, c) && !s.outdated(now, rec, c.pod) {
 			rec.Outcome, rec.Judged = Unhelpful, now
 			judged = append(judged, rec)
 		}
@@ -52,6 +52,12 @@ func (s *State) observe(now time.Time, in Input, candidates []candidate) []Grant
 
 // CatchingUp reports whether a new leader may not have seen all pods yet, see CatchUp: what is missing is not gone.
 func (s *State) CatchingUp(now time.Time) bool { return now.Before(s.forgetsFrom) }
+
+// outdated reports whether a new leader has no newer report of the pod than the grant by which it has restarted: one that was
+// stopped still has what the agent said before. Clocks of leaders may differ.
+func (s *State) outdated(now time.Time, rec *record, pod *Pod) bool {
+	return s.CatchingUp(now) && !pod.Reported.IsZero() && pod.Reported.Before(rec.Granted) && !rec.Granted.After(now)
+}
 
 // ordered returns the grants of records without duplicates.
 func ordered(records []*record) []Grant {

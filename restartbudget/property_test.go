@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sonde-mesh/sonde/internal/slowtest"
+	"github.com/sonde-mesh/sonde/internal/testing/slowtest"
 )
 
 // decide has the leader decide, checks that, and tells the API and the agents.

@@ -24,6 +24,8 @@ type State struct {
 	last map[ContainerKey]*record
 	// recent grants, of the last minute.
 	recent []*record
+	// served is when a namespace was granted something last, of the last hour.
+	served map[string]time.Time
 	// unhelpful restarts in a row.
 	unhelpful map[templateKey]int
 	breaker   breaker
@@ -40,12 +42,12 @@ type record struct {
 
 // New returns a State without grants.
 func New() *State {
-	return &State{last: map[ContainerKey]*record{}, unhelpful: map[templateKey]int{}, breaker: breaker{held: map[ContainerKey]sighting{}}}
+	return &State{last: map[ContainerKey]*record{}, served: map[string]time.Time{}, unhelpful: map[templateKey]int{}, breaker: breaker{held: map[ContainerKey]sighting{}}}
 }
 
 // Result of Decide.
 type Result struct {
-	// Decisions on all requests, in the order in which they were made: oldest request first.
+	// Decisions on all requests, oldest request first.
 	Decisions []Decision
 	// Changed are the grants that have gone on, for the caller to write, ordered by time and ID.
 	Changed []Grant
@@ -60,9 +62,8 @@ func (s *State) Decide(now time.Time, in Input) Result {
 	r.Breaker = s.breaker.observe(now, in, candidates)
 	round := s.newRound(now, in, r.Breaker)
 	r.Decisions = make([]Decision, len(candidates))
-	for i := range candidates {
-		r.Decisions[i] = round.decide(&candidates[i])
-	}
+	s.forgetServed(now)
+	newTurns(candidates, round.byNamespace, s.served).decide(func(i int) { r.Decisions[i] = round.decide(&candidates[i]) })
 	return r
 }
 
@@ -128,6 +129,7 @@ func Restore(now time.Time, grants []Grant) *State {
 			s.last[g.ID.ContainerKey] = rec
 		}
 		s.recent = append(s.recent, rec)
+		s.serve(rec)
 	}
 	slices.SortStableFunc(grants, func(a, b Grant) int { return a.Judged.Compare(b.Judged) })
 	for _, g := range grants {

@@ -1,9 +1,6 @@
 package restartbudget
 
-import (
-	"fmt"
-	"time"
-)
+import "time"
 
 // round is one Decide: what is counted when it begins, and with each grant.
 type round struct {
@@ -11,11 +8,12 @@ type round struct {
 
 	now     time.Time
 	in      *Input
-	breaker string // why it is open, "" if it is closed
-	// Grants of the last minute: all, by node, and by RestartBudget.
-	granted  int
-	byNode   map[string]int
-	byBudget map[string]int
+	breaker map[string]string // why it is open, by namespace; "" if it is closed for it
+	// Grants of the last minute: all, by namespace, by node, and by RestartBudget.
+	granted     int
+	byNamespace map[string]int
+	byNode      map[string]int
+	byBudget    map[string]int
 	// Restarts in progress by workload, and the UIDs of their pods.
 	inProgress map[WorkloadID]int
 	restarting map[string]bool
@@ -32,11 +30,13 @@ type tally struct {
 
 func (s *State) newRound(now time.Time, in Input, b Breaker) *round {
 	r := &round{
-		State: s, now: now, in: &in, byNode: map[string]int{}, byBudget: map[string]int{},
+		State: s, now: now, in: &in, breaker: map[string]string{}, byNamespace: map[string]int{}, byNode: map[string]int{}, byBudget: map[string]int{},
 		inProgress: map[WorkloadID]int{}, restarting: map[string]bool{}, workloads: map[WorkloadID]*tally{},
 	}
-	if b.Open {
-		r.breaker = fmt.Sprintf("within a minute %d of %d guarded containers failed, of %d workloads", b.Held, b.Guarded, b.Workloads)
+	for id := range in.Workloads {
+		if _, is := r.breaker[id.Namespace]; !is {
+			r.breaker[id.Namespace] = b.Why(id.Namespace)
+		}
 	}
 	for _, rec := range s.recent {
 		if !rec.DryRun || in.Settings.Mode == DryRun {
@@ -54,6 +54,7 @@ func (s *State) newRound(now time.Time, in Input, b Breaker) *round {
 
 func (r *round) countGranted(workload WorkloadID, node string) {
 	r.granted++
+	r.byNamespace[workload.Namespace]++
 	r.byNode[node]++
 	if w := r.in.Workloads[workload]; w != nil {
 		for _, b := range w.Budgets {
@@ -111,6 +112,7 @@ func (r *round) grant(c *candidate) *Grant {
 	r.countGranted(c.Workload, rec.Node)
 	r.last[c.ContainerKey] = rec
 	r.recent = append(r.recent, rec)
+	r.serve(rec)
 	grant := rec.Grant
 	return &grant
 }
@@ -190,9 +192,9 @@ func (r *round) frozen(*candidate) Cause {
 	return Cause{}
 }
 
-func (r *round) breakerOpen(*candidate) Cause {
-	if r.breaker != "" {
-		return Cause{Reason: ReasonBreaker, Source: r.breaker}
+func (r *round) breakerOpen(c *candidate) Cause {
+	if why := r.breaker[c.Workload.Namespace]; why != "" {
+		return Cause{Reason: ReasonBreaker, Source: why}
 	}
 	return Cause{}
 }
@@ -232,7 +234,7 @@ func (r *round) restartsInProgress(c *candidate) Cause {
 	t, n := r.tally(c), r.inProgress[c.Workload]
 	starting := false
 	if own := r.last[c.ContainerKey]; own.inProgress() {
-		starting = own.Outcome == Spent && own.isStarting(r.now, c)
+		starting = own.Outcome == Spent && (own.isStarting(r.now, c) || r.outdated(r.now, own, c.pod))
 		n--
 	}
 	switch {

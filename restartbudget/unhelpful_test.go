@@ -182,3 +182,48 @@ func TestRestartsThatDoNotHelp(t *testing.T) {
 		})
 	}
 }
+
+// A new leader may have what agents said before the grants of the one before it: that says nothing of restarts by them.
+func TestOldReportJudgesNoRestart(t *testing.T) {
+	tests := map[string]struct {
+		reported time.Duration // after the grant
+		passes   bool
+		want     Outcome
+	}{
+		"fails, and was said before":  {-time.Second, false, Spent},
+		"fails, and was said since":   {time.Second, false, Unhelpful},
+		"passes, and was said before": {-time.Second, true, Spent},
+		"passes, and was said since":  {time.Second, true, Helped},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t)
+			c.addDeployment("web", 4)
+			c.restart("web-0")
+			c.setReady(true, "web-0")
+			g := opened("web-0", "app")
+			g.Spent, g.Outcome = start, Spent
+			c.wait(10 * time.Second)
+			c.state = Restore(c.now, []Grant{g})
+			_, pod := c.pod("web-0")
+			pod.Reported = start.Add(tc.reported)
+			if c.ask("web-0"); tc.passes {
+				c.pass("web-0")
+			}
+			r, judged := c.decide(), map[string]Outcome{}
+			if tc.want != Spent {
+				judged["web-0"] = tc.want
+			}
+			c.wantChanged(r, judged)
+			for _, d := range r.Decisions {
+				if waits := d.Reason == ReasonInProgress; waits != (tc.want == Spent) {
+					t.Errorf("the decision on its next restart is %s", d.Reason)
+				}
+			}
+			c.wait(CatchUp)
+			if n := len(c.decide().Changed); (n == 1) != (tc.want == Spent) {
+				t.Errorf("after a minute %d restarts are judged", n)
+			}
+		})
+	}
+}

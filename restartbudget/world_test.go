@@ -35,11 +35,12 @@ func newWorld(seed uint64) *world {
 	if seed%4 == 0 {
 		w.twin = New()
 	}
-	for i := range 1 + w.r.IntN(4) {
+	for i := range 1 + w.r.IntN(6) {
 		id, replicas := deployment(fmt.Sprint("w", i)), 1+w.r.IntN(6)
 		if w.r.IntN(6) == 0 {
 			id.Kind, replicas = "Pod", 1
 		}
+		id.Namespace = fmt.Sprint("ns", w.r.IntN(3))
 		w.in.Workloads[id] = &Workload{Replicas: replicas, Pods: map[string]*Pod{}}
 		for range replicas {
 			w.addPod(w.in.Workloads[id], true)
@@ -70,7 +71,7 @@ func (w *world) setBudget(id WorkloadID) {
 	case 2:
 		of.Budgets = []Budget{{Limit: limit}}
 	case 3:
-		of.Budgets = []Budget{{Limit: limit, PerMinute: w.r.IntN(3)}, {Limit: Limit{Name: "all"}, PerMinute: w.r.IntN(4)}}
+		of.Budgets = []Budget{{Limit: limit, PerMinute: w.r.IntN(3)}, {Limit: Limit{Name: id.Namespace + "/all"}, PerMinute: w.r.IntN(4)}}
 	}
 }
 
@@ -231,6 +232,7 @@ func (w *world) lead() {
 		w.failing[key] = since.Add(offset)
 	}
 	w.shift(offset)
+	w.began = w.now
 	w.state = Restore(w.now, slices.Collect(maps.Values(w.stored)))
 	if w.twin != nil {
 		w.twin = Restore(w.now, slices.Collect(maps.Values(w.stored)))

@@ -25,7 +25,7 @@ type field struct {
 func (e entry) problem(at field, value, allowed string) Problem {
 	place := e.Place
 	place.Line = at.line
-	return Problem{Place: place, Severity: Error, Err: &mesh.FieldError{Field: at.path, Value: value, Allowed: allowed}}
+	return Problem{Place: place, Severity: Error, Err: &mesh.FieldError{Field: at.path, Value: value, Allowed: allowed}, Object: e.Object.Key()}
 }
 
 // duplicate is the problem of an object that another document has, too.
@@ -61,10 +61,13 @@ func choose(entries []entry, soFar claims) (claims, []Problem) {
 	return chosen, problems
 }
 
-// orphans returns the objects whose mesh does not exist, with a problem for each. If there is no Mesh at all, the mesh
-// named default exists.
-func (c claims) orphans() (map[mesh.Key]bool, []Problem) {
+// orphans returns the objects whose mesh does not exist, with a problem for each. Recorded meshes exist, and without any Mesh the mesh
+// named default.
+func (c claims) orphans(recorded map[string]*mesh.Mesh) (map[mesh.Key]bool, []Problem) {
 	meshes := c.meshes()
+	meshes = slices.AppendSeq(meshes, maps.Keys(recorded))
+	slices.Sort(meshes)
+	meshes = slices.Compact(meshes)
 	keys := map[mesh.Key]bool{}
 	var problems []Problem
 	for key, e := range c {
@@ -76,7 +79,7 @@ func (c claims) orphans() (map[mesh.Key]bool, []Problem) {
 	return keys, problems
 }
 
-// meshes returns the names of the meshes, sorted.
+// meshes returns the names of the meshes.
 func (c claims) meshes() []string {
 	var names []string
 	for key := range c {
@@ -87,13 +90,12 @@ func (c claims) meshes() []string {
 	if len(names) == 0 {
 		return []string{mesh.DefaultMesh}
 	}
-	slices.Sort(names)
 	return names
 }
 
 // dropOrphans removes the orphans, except those of a mesh that existed before: such a mesh stays as it was. So removing
 // a Mesh, or adding a first Mesh that is not the default, takes down nothing that is in use.
-func (c claims) dropOrphans(orphans map[mesh.Key]bool, before claims) {
+func (c claims) dropOrphans(orphans map[mesh.Key]bool, before claims, recorded map[string]*mesh.Mesh) {
 	bare := !c.hasMesh()
 	for key := range orphans {
 		meshKey := mesh.Key{Kind: mesh.KindMesh, Name: key.Mesh}
@@ -108,7 +110,7 @@ func (c claims) dropOrphans(orphans map[mesh.Key]bool, before claims) {
 		}
 	}
 	// The Builder implies the default mesh only where there is no Mesh, and now there is one that stayed.
-	if bare && c.hasMesh() && c.uses(mesh.DefaultMesh) {
+	if bare && c.hasMesh() && c.uses(mesh.DefaultMesh) && recorded[mesh.DefaultMesh] == nil {
 		m := implied(mesh.DefaultMesh)
 		c[m.Object.Key()] = m
 	}

@@ -20,7 +20,7 @@ import (
 // spec with name and mesh at the top level or in metadata. It is strict. The objects that it returns have their defaults
 // and are valid; a document with an Error is left out. If an object occurs twice, the second one is an Error.
 func Decode(file string, data []byte) ([]Document, []Problem) {
-	entries, problems := decodeFile(file, data, "")
+	entries, problems, _ := decodeFile(file, data, "")
 	documents := make([]Document, 0, len(entries))
 	for _, e := range entries {
 		documents = append(documents, e.Document)
@@ -28,26 +28,24 @@ func Decode(file string, data []byte) ([]Document, []Problem) {
 	return documents, problems
 }
 
-// decodeFile is Decode with the mode of probes of the Dataplanes that name none.
-func decodeFile(file string, data []byte, mode mesh.ProbesMode) ([]entry, []Problem) {
+// decodeFile is Decode with the mode of probes of the Dataplanes that name none. It also returns the names of the Meshes that have an Error.
+func decodeFile(file string, data []byte, mode mesh.ProbesMode) (entries []entry, problems []Problem, refused []string) {
 	whole := func(format string, args ...any) []Problem {
 		return []Problem{{Place: Place{File: file}, Severity: Error, Err: fmt.Errorf(format, args...)}}
 	}
 	if len(data) > maxFile {
-		return nil, whole("a file may have at most %d MiB", maxFile>>20)
+		return nil, whole("a file may have at most %d MiB", maxFile>>20), nil
 	}
 	if !utf8.Valid(data) {
-		return nil, whole("the text must be UTF-8")
+		return nil, whole("the text must be UTF-8"), nil
 	}
 	data = bytes.TrimPrefix(data, []byte("\ufeff"))
 	parts := slices.DeleteFunc(Split(data), func(p Part) bool {
 		return !isBegin(p.Text) && !HasContent(p.Text)
 	})
 	if len(parts) > maxDocuments {
-		return nil, whole("a file may have at most %d documents, this one has %d", maxDocuments, len(parts))
+		return nil, whole("a file may have at most %d documents, this one has %d", maxDocuments, len(parts)), nil
 	}
-	var entries []entry
-	var problems []Problem
 	first := map[mesh.Key]Place{}
 	for i, p := range parts {
 		d := &decoder{mode: mode, place: Place{File: file, Document: i + 1, Line: p.Line}, offset: p.Line - 1, fields: map[string]written{}}
@@ -60,12 +58,25 @@ func decodeFile(file string, data []byte, mode mesh.ProbesMode) ([]entry, []Prob
 				first[e.Object.Key()] = e.Place
 			}
 		}
-		if e != nil {
+		switch {
+		case e != nil:
 			entries = append(entries, *e)
+		case d.kind == mesh.KindMesh:
+			refused = append(refused, d.nameOfMesh())
 		}
 		problems = append(problems, d.problems...)
 	}
-	return entries, limitProblems(problems)
+	return entries, limitProblems(problems), refused
+}
+
+// nameOfMesh returns the name in a Mesh that has an Error.
+func (d *decoder) nameOfMesh() string {
+	for _, path := range []string{"name", "metadata.name"} {
+		if f, ok := d.fields[path]; ok && isString(f.value) {
+			return f.value.Value
+		}
+	}
+	return ""
 }
 
 // limitProblems keeps the first maxProblems problems of a file.
@@ -90,7 +101,8 @@ type decoder struct {
 	kind     mesh.Kind
 	root     string   // path prefix of the fields of the spec: "" or "spec."
 	labelsAt string   // that of the labels: "" or "metadata."
-	replaced []string // paths that a field of earlier releases stands for
+	replaced []string // paths for which a field of another name stands, one of earlier releases or a typo
+	strange  []string // paths around unknown fields: any field that is missing there may be one of them
 	problems []Problem
 	failed   bool
 }
@@ -126,7 +138,7 @@ func (d *decoder) fail(n *yaml.Node, path, value, allowed string) {
 	if !isShown(path) {
 		value = ""
 	}
-	d.report(d.line(n), Error, &mesh.FieldError{Field: path, Value: value, Allowed: allowed})
+	d.report(d.line(n), Error, &mesh.FieldError{Field: path, Value: value, Bare: value == valueText(n) && !isString(n), Allowed: allowed})
 }
 
 // document reads one document. It returns nil for an empty one, and for one with an Error.
@@ -144,8 +156,13 @@ func (d *decoder) document(text []byte) *entry {
 	if e == nil {
 		return nil
 	}
-	if dp, ok := e.Object.(*mesh.Dataplane); ok {
-		dp.ProbesMode = d.mode
+	switch o := e.Object.(type) {
+	case *mesh.Dataplane:
+		o.ProbesMode = d.mode
+	case *mesh.Mesh:
+		if f, ok := d.fields[d.inFile("mtls")]; ok && isNull(f.value) && f.value.Value == "" {
+			o.Spec.MTLS = &mesh.MTLS{} // "mtls:" with all below it commented out, and not a tool's null
+		}
 	}
 	e.Object.SetDefaults()
 	if d.validate(e); d.failed {
@@ -247,9 +264,9 @@ func (d *decoder) validate(e *entry) {
 			default:
 				f.Field = d.inFile(f.Field)
 			}
-			f.Value = d.asWritten(f.Field, f.Value)
+			d.asWritten(f)
 			line = d.lineOf(f.Field)
-			if slices.ContainsFunc(unread, func(path string) bool { return within(path, f.Field) || within(f.Field, path) }) {
+			if slices.ContainsFunc(unread, func(path string) bool { return within(path, f.Field) || within(f.Field, path) }) || d.maybeStrange(f.Field) {
 				continue
 			}
 		}
@@ -257,16 +274,15 @@ func (d *decoder) validate(e *entry) {
 	}
 }
 
-// asWritten returns the value of a field as it was written, which is not as it is shown for a number or a duration.
-func (d *decoder) asWritten(path, value string) string {
-	f, ok := d.fields[path]
-	if !ok || !isShown(path) {
-		return value
+// asWritten sets the value of a field to how it was written, which is not as it is shown for a number or a duration.
+func (d *decoder) asWritten(f *mesh.FieldError) {
+	at, ok := d.fields[f.Field]
+	if !ok || !isShown(f.Field) {
+		return
 	}
-	if _, err := mesh.ParseDuration(f.value.Value); err == nil || f.value.ShortTag() == "!!int" {
-		return valueText(f.value)
+	if _, err := mesh.ParseDuration(at.value.Value); err == nil || at.value.ShortTag() == "!!int" {
+		f.Value = valueText(at.value)
 	}
-	return value
 }
 
 // inFile returns the path in the file of a field of the spec, or of a label.

@@ -110,7 +110,7 @@ func violations(problems []Problem) []violation {
 // what is allowed.
 func TestDecodeBadInput(t *testing.T) {
 	const (
-		port    = "must be a port from 1 to 65535, a number without quotes"
+		port    = "must be a port from 1 to 65535"
 		segment = "must be 1 to 253 letters, digits, '.', '_' and '-', but not '.' or '..': it is part of a SPIFFE ID"
 		at      = "must be an IP address that others can connect to: not unspecified, not multicast"
 	)
@@ -123,7 +123,7 @@ func TestDecodeBadInput(t *testing.T) {
 		"port-0":              {6, "error", "networking.inbound[0].port", "0", port},
 		"port-70000":          {6, "error", "networking.inbound[0].port", "70000", port},
 		"port-negative":       {6, "error", "networking.inbound[0].port", "-1", port},
-		"port-quoted":         {6, "error", "networking.inbound[0].port", "80", port},
+		"port-quoted":         {6, "error", "networking.inbound[0].port", "80", port + ": write 80 without quotes"},
 		"port-octal":          {6, "error", "networking.inbound[0].port", "080", port},
 		"port-missing":        {6, "error", "networking.inbound[0].port", "", "is missing: must be a port from 1 to 65535"},
 		"service-port-0":      {7, "error", "networking.inbound[0].servicePort", "0", port},

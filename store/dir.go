@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fsnotify/fsnotify"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
@@ -18,10 +20,8 @@ import (
 )
 
 const (
-	// defaultSettle is how long a file must be unchanged before it is read: an editor may write it in several steps.
-	defaultSettle = 100 * time.Millisecond
-	// defaultRescan is the longest time between two scans. It finds changes without an event: behind a link to another
-	// directory, on a network file system.
+	// settle is how long a file must be unchanged before it is read: an editor may write it in several steps.
+	settle        = 100 * time.Millisecond
 	defaultRescan = 10 * time.Second
 )
 
@@ -48,24 +48,32 @@ type DirOptions struct {
 	Registerer prometheus.Registerer
 	// LastGood keeps the content of files that is in use, for the next process: a file may be bad then. Default: none is kept.
 	LastGood *Records
+	// Recorded returns the meshes that exist without their Mesh, see identity.Authority.Recorded. Default: none.
+	Recorded func() map[string]*mesh.Mesh
 	// Loop watches Run. Default: none.
 	Loop *heartbeat.Loop
+	// Rescan is the longest time between two scans. It finds changes without an event: behind a link to another directory, on a network
+	// file system. Default 10s.
+	Rescan time.Duration
+	// Watcher reports changes of files. After an error the directory is polled. Default: fsnotify.NewWatcher.
+	Watcher func() (*fsnotify.Watcher, error)
 }
 
 // Dir keeps a Builder in step with a directory of files. A file with an error keeps its last good content.
 type Dir struct {
-	o              DirOptions
-	settle, rescan time.Duration
-	directory      *directory
-	applied        claims
-	synced         bool
-	metric         *prometheus.GaugeVec
+	o         DirOptions
+	watch     func() *watch
+	directory *directory
+	applied   claims
+	synced    bool
+	metric    *prometheus.GaugeVec
 
 	mu       sync.Mutex
 	problems []Problem // as of the last scan
 	missing  error     // why the directory has not been read once, nil once it has
 	lost     time.Time // since when it cannot be listed, zero while it can
 	lostErr  error     // why
+	empty    bool      // it has no files
 }
 
 // NewDir returns a Dir. Nothing is read before Run.
@@ -73,8 +81,12 @@ func NewDir(o DirOptions) *Dir {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
+	o.Rescan = cmp.Or(o.Rescan, defaultRescan)
+	if o.Watcher == nil {
+		o.Watcher = fsnotify.NewWatcher
+	}
 	return &Dir{
-		o: o, settle: defaultSettle, rescan: defaultRescan, applied: claims{}, missing: errors.New("the store is not read yet"),
+		o: o, watch: func() *watch { return newWatch(o.Path, o.Watcher) }, applied: claims{}, missing: errors.New("the store is not read yet"),
 		metric: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "sonde_store_problems",
 			Help: "Problems in the objects of the store now, by severity: error or warning. On Kubernetes these are Meshes and Dataplanes that are not valid. Services that only outbounds name are not counted.",
@@ -94,6 +106,13 @@ func (d *Dir) Lost() (time.Time, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.lost, d.lostErr
+}
+
+// Empty reports whether the directory has no files of objects. An unmounted volume looks like that.
+func (d *Dir) Empty() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.empty
 }
 
 // Problems returns the current problems of the files, sorted by place. It may be called from any goroutine.
@@ -117,12 +136,12 @@ func (d *Dir) Run(ctx context.Context) error {
 		}
 		defer d.o.Registerer.Unregister(d.metric)
 	}
-	w := newWatch(d.o.Path)
+	w := d.watch()
 	defer w.close()
 	if w.err != nil {
-		d.o.Logger.Warn("store is not watched, polling it", "interval", d.rescan, "err", w.err)
+		d.o.Logger.Warn("store is not watched, polling it", "interval", d.o.Rescan, "err", w.err)
 	}
-	d.directory = newDirectory(d.o.Path, d.settle)
+	d.directory = newDirectory(d.o.Path, settle)
 	d.directory.mode = d.o.ProbesMode
 	if d.o.LastGood != nil {
 		d.directory.lastGood = &lastGood{d.o.LastGood, d.o.Logger}
@@ -140,7 +159,7 @@ func (d *Dir) Run(ctx context.Context) error {
 				continue
 			}
 			// Events come in bursts: one scan serves a whole burst.
-			if soon := time.Now().Add(d.settle / 10); soon.Before(due) {
+			if soon := time.Now().Add(settle / 10); soon.Before(due) {
 				due = soon
 				timer.Reset(time.Until(due))
 			}
@@ -162,7 +181,13 @@ func (d *Dir) Run(ctx context.Context) error {
 
 // poll scans the directory once, passes on what has changed, and returns when to scan again.
 func (d *Dir) poll(now time.Time) time.Time {
+	if d.o.Recorded != nil {
+		d.directory.recorded = d.o.Recorded()
+	}
 	again, next := d.directory.scan(now)
+	d.mu.Lock()
+	d.empty = len(d.directory.files) == 0
+	d.mu.Unlock()
 	if again {
 		changes := d.apply(d.directory.resolve(d.applied))
 		if d.synced { // what is there at the start is counted below
@@ -177,7 +202,7 @@ func (d *Dir) poll(now time.Time) time.Time {
 		d.o.Logger.Info("store read", "directory", d.o.Path, "files", len(d.directory.files), "objects", len(d.applied))
 		d.o.Builder.Synced(d.o.Source)
 	}
-	if rescan := now.Add(d.rescan); next.IsZero() || rescan.Before(next) {
+	if rescan := now.Add(d.o.Rescan); next.IsZero() || rescan.Before(next) {
 		return rescan
 	}
 	return next
@@ -228,6 +253,12 @@ func (d *Dir) apply(wanted claims) (changes []change) {
 func (d *Dir) report(now []Problem) {
 	d.mu.Lock()
 	before := d.problems
+	for i := range now {
+		now[i].Since = time.Now()
+		if j := slices.IndexFunc(before, now[i].same); j >= 0 {
+			now[i].Since = before[j].Since
+		}
+	}
 	d.problems = now
 	d.mu.Unlock()
 	counts := map[Severity]int{Warning: 0, Error: 0}

@@ -77,7 +77,7 @@ func newFixture(t *testing.T) *fixture {
 		Path: f.path, Builder: f.calls, Source: "files",
 		Logger: slog.New(slog.NewTextHandler(&f.log, nil)),
 	})
-	f.dir.directory = newDirectory(f.path, f.dir.settle)
+	f.dir.directory = newDirectory(f.path, settle)
 	return f
 }
 
@@ -104,7 +104,7 @@ func (f *fixture) look(later time.Duration) []string {
 
 // settled lets the Dir see changes and then read them.
 func (f *fixture) settled() []string {
-	return append(f.look(0), f.look(defaultSettle)...)
+	return append(f.look(0), f.look(settle)...)
 }
 
 func (f *fixture) expect(what string, got []string, want ...string) {

@@ -66,7 +66,7 @@ func TestDirFollowsDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.expect("before anything has settled", f.look(0))
-	f.expect("start", f.look(defaultSettle),
+	f.expect("start", f.look(settle),
 		"set Mesh  default", "set Service default a", "set Service default b", "set Service default c", "synced")
 	f.expect("nothing changed", f.settled())
 
@@ -150,11 +150,11 @@ func TestDirWaitsUntilFileHasSettled(t *testing.T) {
 
 	f.write("a.yaml", service("a"))
 	f.expect("first half seen", f.look(0))
-	f.expect("not settled", f.look(defaultSettle/2))
+	f.expect("not settled", f.look(settle/2))
 	f.write("a.yaml", service("a")+"---\n"+service("b")+"---\n"+service("c"))
-	f.expect("second half seen", f.look(defaultSettle/2))
-	f.expect("not settled since the second", f.look(defaultSettle/2))
-	f.expect("settled", f.look(defaultSettle/2), "set Service default c")
+	f.expect("second half seen", f.look(settle/2))
+	f.expect("not settled since the second", f.look(settle/2))
+	f.expect("settled", f.look(settle/2), "set Service default c")
 }
 
 func TestDirReportsFileThatKeepsChanging(t *testing.T) {
@@ -164,7 +164,7 @@ func TestDirReportsFileThatKeepsChanging(t *testing.T) {
 	for range 2 * maxSettles {
 		f.write("busy.yaml", text)
 		text += "#\n"
-		f.look(defaultSettle * 6 / 10)
+		f.look(settle * 6 / 10)
 	}
 	if _, ok := f.calls.held[mesh.Key{Kind: mesh.KindService, Mesh: "default", Name: "quiet"}]; !ok {
 		t.Error("the other file was not read")
@@ -200,9 +200,9 @@ func TestDirRemovalWaitsForNewFile(t *testing.T) {
 	f.remove("a.yaml")
 	f.look(0)
 	f.write("b.yaml", service("a")+"protocol: http\n")
-	f.look(defaultSettle / 2)
-	f.expect("old file settled as gone, new one not read", f.look(defaultSettle/2))
-	f.expect("both", f.look(defaultSettle/2), "set Service default a")
+	f.look(settle / 2)
+	f.expect("old file settled as gone, new one not read", f.look(settle/2))
+	f.expect("both", f.look(settle/2), "set Service default a")
 }
 
 func TestDirMeshGoes(t *testing.T) {
@@ -266,25 +266,6 @@ func TestDirMeshGoes(t *testing.T) {
 			f.expect("again", f.look(defaultRescan))
 		})
 	}
-}
-
-func TestDirUnreadableFileIsTriedAgain(t *testing.T) {
-	if os.Getuid() == 0 {
-		t.Skip("root reads every file")
-	}
-	f := newFixture(t)
-	f.write("a.yaml", service("a"))
-	if err := os.Chmod(filepath.Join(f.path, "a.yaml"), 0); err != nil {
-		t.Fatal(err)
-	}
-	f.expect("unreadable", f.settled(), "synced")
-	f.expectProblems("unreadable", "permission denied")
-	if err := os.Chmod(filepath.Join(f.path, "a.yaml"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	f.look(defaultRescan)
-	f.expect("readable", f.look(defaultSettle), "set Service default a")
-	f.expectProblems("readable")
 }
 
 func TestDirDirectoryGoes(t *testing.T) {

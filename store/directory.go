@@ -21,7 +21,8 @@ type directory struct {
 	path      string
 	mode      mesh.ProbesMode // of Dataplanes that name none
 	settle    time.Duration
-	lastGood  *lastGood // nil: none is kept
+	lastGood  *lastGood             // nil: none is kept
+	recorded  map[string]*mesh.Mesh // meshes that exist without their Mesh
 	files     map[string]*file
 	listErr   error     // why the directory cannot be listed
 	skipped   []Problem // with what is not read
@@ -133,8 +134,11 @@ func (f *directory) problems() []Problem {
 	if f.listErr != nil {
 		all = append(all, Problem{Place: Place{File: f.path}, Severity: Error, Err: f.listErr})
 	}
-	if f.complete() && f.isEmpty() {
-		all = append(all, Problem{Place: Place{File: f.path}, Severity: Warning, Err: errNoObject})
+	if f.complete() {
+		if f.isEmpty() {
+			all = append(all, Problem{Place: Place{File: f.path}, Severity: Warning, Err: errNoObject})
+		}
+		all = append(all, f.lost()...)
 	}
 	for _, file := range f.files {
 		all = append(all, file.problems...)
@@ -144,6 +148,22 @@ func (f *directory) problems() []Problem {
 	}
 	slices.SortStableFunc(all, func(a, b Problem) int { return comparePlace(a.Place, b.Place) })
 	return all
+}
+
+// lost returns a problem for each recorded mesh without a Mesh in the files.
+func (f *directory) lost() (problems []Problem) {
+	recorded := maps.Clone(f.recorded)
+	for _, file := range f.files {
+		for _, e := range file.entries {
+			if key := e.Object.Key(); key.Kind == mesh.KindMesh {
+				delete(recorded, key.Name)
+			}
+		}
+	}
+	for _, m := range recorded {
+		problems = append(problems, Problem{Place: Place{File: f.path}, Severity: Error, Err: m.LostError(), Object: m.Key()})
+	}
+	return problems
 }
 
 // isEmpty reports whether there is nothing to use in the files, and nothing wrong that would say why.
@@ -209,7 +229,7 @@ func (f *file) restore() {
 	if len(text) == 0 {
 		return
 	}
-	entries, found := decodeFile(f.name, text, f.mode)
+	entries, found, _ := decodeFile(f.name, text, f.mode)
 	if len(entries) == 0 || slices.ContainsFunc(found, isError) { // an earlier release may have taken it
 		return
 	}
@@ -218,7 +238,7 @@ func (f *file) restore() {
 }
 
 func (f *file) decode(data []byte) {
-	entries, found := decodeFile(f.name, data, f.mode)
+	entries, found, _ := decodeFile(f.name, data, f.mode)
 	f.problems = found
 	switch {
 	case !slices.ContainsFunc(found, isError):

@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
-	"github.com/sonde-mesh/sonde/store/storetest"
+	"github.com/sonde-mesh/sonde/internal/testing/storetest"
 )
 
 func TestEncode(t *testing.T) {

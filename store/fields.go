@@ -161,6 +161,7 @@ func (d *decoder) decode(n *yaml.Node, path string, into any) {
 		return
 	}
 	reflect.ValueOf(into).Elem().SetZero()
+	d.correct(n, path, into)
 	mesh.CheckJSON(path, toJSON(n), into, d.refuse, func(path, name string, known []string) {
 		if path == name {
 			known = slices.Concat(d.beside(), known)
@@ -174,14 +175,10 @@ func (d *decoder) decode(n *yaml.Node, path string, into any) {
 
 // refuse reports a value that its field does not allow, as it is written. What is read in its place must not be the reason of further errors.
 func (d *decoder) refuse(f *mesh.FieldError) {
-	n, allowed := d.fields[f.Field].value, f.Allowed
-	switch {
-	case allowed == mesh.AllowedObject:
-		allowed = "must be a mapping of fields"
-	case allowed == mesh.AllowedDuration && n.ShortTag() == "!!int":
-		allowed += ", with its unit"
+	if !d.isReplaced(f.Field) {
+		d.refuseAsWritten(f)
 	}
-	d.fail(n, f.Field, valueText(n), allowed)
+	n := d.fields[f.Field].value
 	switch {
 	case f.Allowed == mesh.AllowedObject:
 		n.Kind, n.Tag, n.Content = yaml.MappingNode, "!!map", nil
@@ -190,6 +187,17 @@ func (d *decoder) refuse(f *mesh.FieldError) {
 	default:
 		n.Kind, n.Tag, n.Content = yaml.ScalarNode, "!!null", nil
 	}
+}
+
+func (d *decoder) refuseAsWritten(f *mesh.FieldError) {
+	n, allowed := d.fields[f.Field].value, f.Allowed
+	switch {
+	case allowed == mesh.AllowedObject:
+		allowed = "must be a mapping of fields"
+	case allowed == mesh.AllowedDuration && n.ShortTag() == "!!int":
+		allowed += ", with its unit"
+	}
+	d.fail(n, f.Field, valueText(n), allowed)
 }
 
 // isProbeHandler matches the paths of the handlers of a serviceProbe: "grpc:" alone says how to ask, too.
@@ -206,6 +214,7 @@ func (d *decoder) unknown(path, field, name string, known []string) {
 	switch {
 	case !ok:
 		refuse(notAField(path, name, known))
+		d.standsFor(path, name, known)
 	case f.refused != "":
 		refuse(f.refused)
 		if f.by != "" {
@@ -233,6 +242,11 @@ func notAField(path, name string, known []string) string {
 		return "is a label: write it below labels"
 	}
 	return mesh.UnknownField(name, known)
+}
+
+// isMisplaced reports whether an unknown field is a known one of another place, and no typo.
+func isMisplaced(path, name string, known []string) bool {
+	return notAField(path, name, known) != mesh.UnknownField(name, known)
 }
 
 // hasItems reports whether there is a list with an item in a value.

@@ -103,6 +103,9 @@ var kumaKinds = map[string]string{
 	"ZoneEgressOverview":        noInput,
 }
 
+// KumaKinds returns the kinds of Kuma's that Sonde does not have, with what that means.
+func KumaKinds() map[string]string { return maps.Clone(kumaKinds) }
+
 func (d *decoder) readKind(top *yaml.Node, fields []pair) bool {
 	known := make([]string, 0, len(mesh.Kinds()))
 	for _, k := range mesh.Kinds() {
@@ -120,8 +123,11 @@ func (d *decoder) readKind(top *yaml.Node, fields []pair) bool {
 		d.fail(version.value, "apiVersion", valueText(version.value), kubernetesForm(version.value.Value, kind))
 	case !ok && hasKind:
 		d.fail(kind.value, "kind", valueText(kind.value), "is a field of the Kubernetes form: write type instead")
+	case !ok && misspeltType(fields) != nil:
+		typo := misspeltType(fields)
+		d.report(d.line(typo), Error, &mesh.FieldError{Field: typo.Value, Allowed: mesh.UnknownField(typo.Value, []string{"type"})})
 	case !ok:
-		d.fail(top, "type", "", "is missing: "+allowed+misspeltType(fields))
+		d.fail(top, "type", "", "is missing: "+allowed)
 	case !isString(f.value) || !slices.Contains(known, f.value.Value):
 		d.fail(f.value, "type", valueText(f.value), unknownKind(f.value.Value, known, allowed))
 	default:
@@ -134,14 +140,14 @@ func (d *decoder) readKind(top *yaml.Node, fields []pair) bool {
 // noList says what to write instead of a list.
 const noList = "write each as a document of its own, with --- on a line between them"
 
-// misspeltType says which field has been written for type.
-func misspeltType(fields []pair) string {
+// misspeltType returns the name of the field that was written for type, nil if there is none.
+func misspeltType(fields []pair) *yaml.Node {
 	for _, f := range fields {
-		if _, same := mesh.Nearest(f.name(), []string{"type"}); same {
-			return ". Write type instead of " + f.name()
+		if near, _ := mesh.Nearest(f.name(), []string{"type"}); near != "" {
+			return f.key
 		}
 	}
-	return ""
+	return nil
 }
 
 // unknownKind says what an unknown kind is or might be.

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
-	"github.com/sonde-mesh/sonde/internal/doctest"
+	"github.com/sonde-mesh/sonde/internal/testing/doctest"
 )
 
 var update = flag.Bool("update", false, "write docs/reference/kuma.md")

@@ -31,6 +31,8 @@ func TestKumaDocuments(t *testing.T) {
 		inbound   = web + "networking:\n  address: 10.0.0.1\n  inbound:\n  - port: 80\n"
 		documents = "write each as a document of its own, with --- on a line between them"
 		kinds     = "must be one of Mesh, Dataplane, Service, MeshService"
+		off       = "mTLS is off, and all traffic is plain text"
+		empty     = off + ". Write one in backends and its name in enabledBackend, or leave mtls out"
 	)
 	tests := map[string]struct {
 		text string
@@ -42,32 +44,38 @@ func TestKumaDocuments(t *testing.T) {
 		"MeshService of 2.9":  {"type: MeshService\nname: db\nspec:\n  state: Available\n  identities: [{type: ServiceTag, value: db}]\n  selector: {dataplaneTags: {kuma.io/service: db}}\n  ports: [{port: 80, targetPort: main}]\n", []string{"warning: spec.state:" + lacks + ": the state of its endpoints says whether it can be reached", "warning: spec.identities:" + lacks + ": clients accept the identities of the Dataplanes that it selects"}},
 		"MeshService of 2.7":  {"type: MeshService\nname: db\nspec:\n  selector: {dataplaneTags: {app: db}}\n  ports: [{port: 80, protocol: http}]\n", []string{"error: spec.ports[0].protocol: is a field of earlier releases of Kuma: write appProtocol"}},
 		"no port":             {"type: MeshService\nname: db\nspec:\n  selector: {dataplaneRef: {name: db-1}}\n", []string{"warning: spec.ports: is missing: without a port the MeshService is no service, and no client can reach it"}},
-		"target port 0":       {"type: MeshService\nname: db\nspec:\n  selector: {dataplaneRef: {name: db-1}}\n  ports: [{port: 80, targetPort: 0}]\n", []string{`error: spec.ports[0].targetPort: "0": must be a port from 1 to 65535, a number without quotes`}},
-		"target port, a list": {"type: MeshService\nname: db\nspec:\n  selector: {dataplaneRef: {name: db-1}}\n  ports: [{port: 80, targetPort: [80]}]\n", []string{`error: spec.ports[0].targetPort: "[...]": must be a port from 1 to 65535, a number without quotes`}},
+		"target port 0":       {"type: MeshService\nname: db\nspec:\n  selector: {dataplaneRef: {name: db-1}}\n  ports: [{port: 80, targetPort: 0}]\n", []string{`error: spec.ports[0].targetPort: 0: must be a port from 1 to 65535`}},
+		"target port, a list": {"type: MeshService\nname: db\nspec:\n  selector: {dataplaneRef: {name: db-1}}\n  ports: [{port: 80, targetPort: [80]}]\n", []string{`error: spec.ports[0].targetPort: [...]: must be a port from 1 to 65535`}},
 		"passthrough":         {"type: Mesh\nname: default\nnetworking: {outbound: {passthrough: false}}\n", nil},
 		"delegated gateway":   {web + "networking: {address: 10.0.0.1, gateway: {type: DELEGATED, tags: {kuma.io/service: kong}}}\n", nil},
 		"bookkeeping":         {inbound + "kri: kri_dp_default___web-1_\ncreationTime: \"2024-01-01T00:00:00Z\"\nmodificationTime: \"2024-01-01T00:00:00Z\"\n", []string{"warning: kri:" + lacks, "warning: creationTime:" + lacks, "warning: modificationTime:" + lacks}},
 
-		"workload as tag and label": {inbound + "    tags: {kuma.io/service: web, kuma.io/workload: other}\n", []string{`warning: networking.inbound[0].tags["kuma.io/workload"]: "other": has no effect: the label kuma.io/workload names the workload, "web"`}},
-		"address is a name":         {strings.Replace(inbound, "10.0.0.1", "web.example.com", 1), []string{`error: networking.address: "web.example.com": must be an IP address that others can connect to: not unspecified, not multicast. A name is not resolved: write the address that it stands for`}},
-		"zone proxy":                {web + "networking:\n  address: 10.0.0.1\n  listeners: [{type: ZoneEgress, address: 10.0.0.1, port: 10002}]\n", []string{"warning: networking.listeners:" + lacks + ": Sonde has no zones, so the proxy listens neither for other zones nor for destinations outside the mesh"}},
-		"form before 2.0":           {web + "networking:\n  address: 10.0.0.1\n  outbound: [{port: 81, service: db}]\n", []string{"error: networking.outbound[0].service: is a field of earlier releases of Kuma: write tags with kuma.io/service"}},
-		"form before 0.4":           {web + "networking:\n  address: 10.0.0.1\n  inbound: [{interface: \"10.0.0.1:80:8080\"}]\n  outbound: [{interface: \":81\", service: db}]\n  transparentProxying: {redirectPort: 15001}\n", []string{"error: networking.inbound[0].interface: is a field of earlier releases of Kuma: write networking.address, and port and servicePort here", "error: networking.outbound[0].interface: is a field of earlier releases of Kuma: write address and port", "error: networking.outbound[0].service: is a field of earlier releases of Kuma: write tags with kuma.io/service", "error: networking.transparentProxying.redirectPort: is a field of earlier releases of Kuma: write redirectPortOutbound"}},
-		"Mesh before 0.6":           {"type: Mesh\nname: default\nmtls: {enabled: true, ca: {builtin: {}}}\n", []string{"error: mtls.enabled: is a field of earlier releases of Kuma: write enabledBackend, the name of one of mtls.backends", "error: mtls.ca: is a field of earlier releases of Kuma: write mtls.backends, with one of type builtin"}},
-		"backend before 0.6":        {"type: Mesh\nname: default\nmtls: {backends: [{name: ca, type: builtin, config: {}}]}\n", []string{"error: mtls.backends[0].config: is a field of earlier releases of Kuma: write conf"}},
-		"as kumactl writes it":      {"type: MeshService\nname: db\nkri: kri_msvc_default___db_\nsnis: [{port: 80, sni: db}]\nspec:\n  selector: {dataplaneRef: {name: db-1}}\n  ports: [{port: 80}]\n", []string{"warning: kri:" + lacks, "warning: snis:" + lacks}},
-		"null is left out":          {"type: Mesh\nname: default\nmtls: null\nlogging: null\nrouting: ~\n", nil},
+		"workload as tag and label":   {inbound + "    tags: {kuma.io/service: web, kuma.io/workload: other}\n", []string{`warning: networking.inbound[0].tags["kuma.io/workload"]: "other": has no effect: the label kuma.io/workload names the workload, "web"`}},
+		"address is a name":           {strings.Replace(inbound, "10.0.0.1", "web.example.com", 1), []string{`error: networking.address: "web.example.com": must be an IP address that others can connect to: not unspecified, not multicast. A name is not resolved: write the address that it stands for`}},
+		"zone proxy":                  {web + "networking:\n  address: 10.0.0.1\n  listeners: [{type: ZoneEgress, address: 10.0.0.1, port: 10002}]\n", []string{"warning: networking.listeners:" + lacks + ": Sonde has no zones, so the proxy listens neither for other zones nor for destinations outside the mesh"}},
+		"form before 2.0":             {web + "networking:\n  address: 10.0.0.1\n  outbound: [{port: 81, service: db}]\n", []string{"error: networking.outbound[0].service: is a field of earlier releases of Kuma: write tags with kuma.io/service"}},
+		"form before 0.4":             {web + "networking:\n  address: 10.0.0.1\n  inbound: [{interface: \"10.0.0.1:80:8080\"}]\n  outbound: [{interface: \":81\", service: db}]\n  transparentProxying: {redirectPort: 15001}\n", []string{"error: networking.inbound[0].interface: is a field of earlier releases of Kuma: write networking.address, and port and servicePort here", "error: networking.outbound[0].interface: is a field of earlier releases of Kuma: write address and port", "error: networking.outbound[0].service: is a field of earlier releases of Kuma: write tags with kuma.io/service", "error: networking.transparentProxying.redirectPort: is a field of earlier releases of Kuma: write redirectPortOutbound"}},
+		"Mesh before 0.6":             {"type: Mesh\nname: default\nmtls: {enabled: true, ca: {builtin: {}}}\n", []string{"error: mtls.enabled: is a field of earlier releases of Kuma: write enabledBackend, the name of one of mtls.backends", "error: mtls.ca: is a field of earlier releases of Kuma: write mtls.backends, with one of type builtin"}},
+		"backend before 0.6":          {"type: Mesh\nname: default\nmtls: {backends: [{name: ca, type: builtin, config: {}}]}\n", []string{"error: mtls.backends[0].config: is a field of earlier releases of Kuma: write conf"}},
+		"as kumactl writes it":        {"type: MeshService\nname: db\nkri: kri_msvc_default___db_\nsnis: [{port: 80, sni: db}]\nspec:\n  selector: {dataplaneRef: {name: db-1}}\n  ports: [{port: 80}]\n", []string{"warning: kri:" + lacks, "warning: snis:" + lacks}},
+		"mtls without enabledBackend": {"type: Mesh\nname: default\nmtls: {backends: [{name: ca-1, type: builtin}, {name: ca-2, type: builtin, mode: PERMISSIVE}]}\n", []string{"warning: mtls.enabledBackend: is missing: " + off + ", although backends say STRICT, PERMISSIVE. To turn mTLS on, write the name of a backend: ca-1, ca-2"}},
+		"mtls in a spec":              {"type: Mesh\nname: default\nspec: {mtls: {enabledBackend: \"\", backends: [{name: ca-1, type: builtin}]}}\n", []string{"warning: spec.mtls.enabledBackend: is missing: " + off + ", although backends say STRICT. To turn mTLS on, write the name of a backend: ca-1"}},
+		"mtls that is empty":          {"type: Mesh\nname: default\nmtls: {}\n", []string{"warning: mtls: has no backend: " + empty}},
+		"mtls with nothing in it":     {"type: Mesh\nname: default\nmtls:\n  # enabledBackend: ca-1\n", []string{"warning: mtls: has no backend: " + empty}},
+		"mtls without backends":       {"type: Mesh\nname: default\nmtls: {backends: []}\n", []string{"warning: mtls: has no backend: " + empty}},
+		"mtls without a mode":         {"type: Mesh\nname: default\nmtls: {enabledBackend: ca-1, backends: [{name: ca-1, type: builtin, mode: strict}]}\n", []string{`error: mtls.backends[0].mode: "strict": must be STRICT or PERMISSIVE: write STRICT`}},
+		"null is left out":            {"type: Mesh\nname: default\nmtls: null\nlogging: null\nrouting: ~\n", nil},
 
 		"health that is empty":                    {inbound + "    health: {}\n", []string{"warning: networking.inbound[0].health: is empty: the inbound is ready. In Kuma it is not, and its tools leave ready: false out: write what you mean"}},
 		"health that is null":                     {inbound + "    health:\n", nil},
 		"no reachable service":                    {inbound + "  transparentProxying: {reachableServices: []}\n", []string{"warning: networking.transparentProxying.reachableServices: is empty: the proxy knows no service at a virtual address. In Kuma it knows all: leave the field out for that"}},
-		"application on the address of the proxy": {strings.Replace(inbound, "10.0.0.1", "127.0.0.1", 1), []string{`error: networking.inbound[0].servicePort: "80": the proxy itself listens on 127.0.0.1:80: serviceAddress and servicePort must name the application. If it listens there, write the address under which others reach this machine as networking.address`}},
+		"application on the address of the proxy": {strings.Replace(inbound, "10.0.0.1", "127.0.0.1", 1), []string{`error: networking.inbound[0].servicePort: 80: the proxy itself listens on 127.0.0.1:80: serviceAddress and servicePort must name the application. If it listens there, write the address under which others reach this machine as networking.address`}},
 
 		"list of kumactl":            {`{"total": 1, "items": [{"type": "Mesh", "name": "default"}], "next": null}`, []string{"error: items: is a list of objects: " + documents + ". What has apiVersion and kind is written with type instead"}},
 		"list of kubectl":            {"apiVersion: v1\nkind: List\nitems: []\n", []string{"error: items: is a list of objects: " + documents + ". What has apiVersion and kind is written with type instead"}},
 		"list without a name":        {"- {type: Mesh, name: default}\n", []string{"error: a document must be a mapping with the fields type and name, and this is a list: " + documents}},
 		"kind for type":              {"kind: Mesh\nname: default\n", []string{`error: kind: "Mesh": is a field of the Kubernetes form: write type instead`}},
-		"type with a capital":        {"Type: Mesh\nName: default\n", []string{"error: type: is missing: " + kinds + ". Write type instead of Type"}},
+		"type with a capital":        {"Type: Mesh\nName: default\n", []string{"error: Type: is an unknown field: write type"}},
 		"tag beside the tags":        {inbound + "    kuma.io/protocol: http\n", []string{"error: networking.inbound[0].kuma.io/protocol: is a tag: write it below tags"}},
 		"label beside the labels":    {inbound + "kuma.io/mesh: default\n", []string{"error: kuma.io/mesh: is a label: write it below labels"}},
 		"misspelt field at the top":  {inbound + "lables: {a: b}\n", []string{"error: lables: is an unknown field: did you mean labels?"}},
@@ -75,9 +83,9 @@ func TestKumaDocuments(t *testing.T) {
 		"address with a short name":  {strings.Replace(inbound, "10.0.0.1", "redis", 1), []string{`error: networking.address: "redis": must be an IP address that others can connect to: not unspecified, not multicast. A name is not resolved: write the address that it stands for`}},
 		"state in lower case":        {inbound + "    state: not-ready\n", []string{`error: networking.inbound[0].state: "not-ready": must be one of Ready, NotReady, Ignored: write NotReady`}},
 		"long time of a probe":       {inbound + "    serviceProbe: {timeout: 100000h}\n", []string{`error: networking.inbound[0].serviceProbe.timeout: "100000h": must be from 1ms to 1h`}},
-		"large threshold of a probe": {inbound + "    serviceProbe: {unhealthyThreshold: 99999999999}\n", []string{`error: networking.inbound[0].serviceProbe.unhealthyThreshold: "99999999999": must be from 1 to 1000`}},
-		"large port of a probe":      {inbound + "    serviceProbe: {tcpSocket: {port: 99999999999}}\n", []string{`error: networking.inbound[0].serviceProbe.tcpSocket.port: "99999999999": must be a port from 1 to 65535`}},
-		"time without a unit":        {inbound + "    serviceProbe: {interval: 10}\n", []string{`error: networking.inbound[0].serviceProbe.interval: "10": ` + mesh.AllowedDuration + ", with its unit"}},
+		"large threshold of a probe": {inbound + "    serviceProbe: {unhealthyThreshold: 99999999999}\n", []string{`error: networking.inbound[0].serviceProbe.unhealthyThreshold: 99999999999: must be from 1 to 1000`}},
+		"large port of a probe":      {inbound + "    serviceProbe: {tcpSocket: {port: 99999999999}}\n", []string{`error: networking.inbound[0].serviceProbe.tcpSocket.port: 99999999999: must be a port from 1 to 65535`}},
+		"time without a unit":        {inbound + "    serviceProbe: {interval: 10}\n", []string{`error: networking.inbound[0].serviceProbe.interval: 10: ` + mesh.AllowedDuration + ", with its unit"}},
 		"short validity":             {"type: Mesh\nname: default\nmtls: {backends: [{name: ca, type: builtin, dpCert: {rotation: {expiration: 1000ms}}}]}\n", []string{`error: mtls.backends[0].dpCert.rotation.expiration: "1000ms": must be at least 10s`}},
 
 		"snake case":                  {inbound + "    service_port: 8080\n", []string{"error: networking.inbound[0].service_port: is an unknown field: write servicePort"}},
@@ -97,7 +105,7 @@ func TestKumaDocuments(t *testing.T) {
 		"an object without kind":      {"apiVersion: kuma.io/v1alpha1\n", []string{`error: apiVersion: "kuma.io/v1alpha1": is the form of an object of Kubernetes, and this is none of Sonde's: a document has a type, one of Mesh, Dataplane, Service, MeshService`}},
 		"both forms of Kubernetes":    {"type: Mesh\napiVersion: kuma.io/v1alpha1\nkind: Mesh\nname: default\n", []string{"error: apiVersion: is a field of the Kubernetes form: remove it, since type says the same", "error: kind: is a field of the Kubernetes form: remove it, since type says the same"}},
 
-		"template":              {strings.Replace(inbound, "10.0.0.1", "{{ address }}", 1), []string{`error: networking.address: "{...}"` + template}},
+		"template":              {strings.Replace(inbound, "10.0.0.1", "{{ address }}", 1), []string{`error: networking.address: {...}` + template}},
 		"template alone":        {"{{ dataplane }}\n", []string{"error: the document" + template[1:]}},
 		"template in quotes":    {strings.Replace(inbound, "10.0.0.1", `"{{ address }}"`, 1), []string{`error: networking.address: "{{ address }}"` + template}},
 		"template of a shell":   {strings.Replace(inbound, "10.0.0.1", "${ADDRESS}", 1), []string{`error: networking.address: "${ADDRESS}"` + template}},
@@ -107,7 +115,7 @@ func TestKumaDocuments(t *testing.T) {
 		"template in a label":   {"type: Mesh\nname: default\nlabels: {team: \"{{ team }}\"}\n", []string{`error: labels["team"]: "{{ team }}"` + template}},
 		"workload in metadata":  {"type: Dataplane\nmetadata: {name: web-1, labels: {kuma.io/workload: a/b}}\nspec: {networking: {address: 10.0.0.1}}\n", []string{`error: metadata.labels["kuma.io/workload"]: "a/b": must be 1 to 253 letters, digits, '.', '_' and '-', but not '.' or '..': it is part of a SPIFFE ID`}},
 		"no workload in a spec": {"type: Dataplane\nname: web-1\nspec: {networking: {address: 10.0.0.1}}\n", []string{`warning: labels["kuma.io/workload"]: is missing, and no tag kuma.io/service stands for it: the certificate names this Dataplane alone, as /dataplane/web-1, so that clients have to be told of each replica. Write the label with the same value for all replicas`}},
-		"template in a key":     {"type: Mesh\nname: default\nmtls: {backends: [{name: ca, type: builtin, conf: {key: {file: \"${KEY}\"}}}]}\n", []string{"warning: mtls.backends[0].conf.key:" + lacks + ": the control plane makes the certificate authority itself"}},
+		"template in a key":     {"type: Mesh\nname: default\nmtls: {enabledBackend: ca, backends: [{name: ca, type: builtin, conf: {key: {file: \"${KEY}\"}}}]}\n", []string{"warning: mtls.backends[0].conf.key:" + lacks + ": the control plane makes the certificate authority itself"}},
 		"template for others":   {"type: Mesh\nname: default\n# {{ not ours }}\nmetadata: {annotations: {a: \"{{ b }}\"}}\nlogging: {backends: [{name: l, format: \"{%START_TIME%}\"}]}\nstatus: {a: \"{{ b }}\"}\n", []string{"warning: logging:" + lacks + ": proxies write no access logs"}},
 	}
 	for name, tc := range tests {

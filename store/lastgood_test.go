@@ -7,6 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
 // start has another process follow the directory of f, with records of its own in the state directory.
@@ -19,7 +21,7 @@ func (f *fixture) start(state string) (end func()) {
 		f.t.Fatal(err)
 	}
 	records := newRecordsOf(f.t, opened, &next.log)
-	next.dir.directory = newDirectory(f.path, next.dir.settle)
+	next.dir.directory = newDirectory(f.path, settle)
 	next.dir.directory.lastGood = &lastGood{records, next.dir.o.Logger}
 	*f = *next
 	return func() {
@@ -54,34 +56,32 @@ func TestLastGoodContentSurvivesARestart(t *testing.T) {
 		}, "a link to nowhere"},
 	}
 	for name, tc := range damages {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f, state := newFixture(t), filepath.Join(t.TempDir(), "state")
-				end := f.start(state)
-				f.write("web.yaml", service("web"))
-				f.expect("at first", f.settled(), web, "synced")
-				end()
+		virtual.Run(t, name, func(t *testing.T) {
+			f, state := newFixture(t), filepath.Join(t.TempDir(), "state")
+			end := f.start(state)
+			f.write("web.yaml", service("web"))
+			f.expect("at first", f.settled(), web, "synced")
+			end()
 
-				tc.harm(t, filepath.Join(f.path, "web.yaml"))
-				for range 2 { // it is not forgotten when it is used
-					end = f.start(state)
-					f.expect("after the restart", f.settled(), web, "synced")
-					if got := f.dir.Problems(); len(got) != 2 || !strings.Contains(got[0].Error()+got[1].Error(), tc.problem) || !strings.Contains(got[0].Error()+got[1].Error(), "its last good content is used") {
-						t.Errorf("problems = %v", got)
-					}
-					end()
-				}
+			tc.harm(t, filepath.Join(f.path, "web.yaml"))
+			for range 2 { // it is not forgotten when it is used
 				end = f.start(state)
-				f.settled()
-				if err := os.Remove(filepath.Join(f.path, "web.yaml")); err != nil {
-					t.Fatal(err)
+				f.expect("after the restart", f.settled(), web, "synced")
+				if got := f.dir.Problems(); len(got) != 2 || !strings.Contains(got[0].Error()+got[1].Error(), tc.problem) || !strings.Contains(got[0].Error()+got[1].Error(), "its last good content is used") {
+					t.Errorf("problems = %v", got)
 				}
-				f.write("web.yaml", service("web2"))
-				f.expect("mended", f.look(time.Second), nil...)
-				f.expect("mended", f.look(defaultSettle), "set Service default web2", "delete Service default web")
-				f.expectProblems("mended")
 				end()
-			})
+			}
+			end = f.start(state)
+			f.settled()
+			if err := os.Remove(filepath.Join(f.path, "web.yaml")); err != nil {
+				t.Fatal(err)
+			}
+			f.write("web.yaml", service("web2"))
+			f.expect("mended", f.look(time.Second), nil...)
+			f.expect("mended", f.look(settle), "set Service default web2", "delete Service default web")
+			f.expectProblems("mended")
+			end()
 		})
 	}
 }
@@ -97,28 +97,26 @@ func put(text string) func(*testing.T, string) {
 // What is removed, while the control plane runs or not, does not come back with a bad file of that name.
 func TestLastGoodContentIsForgotten(t *testing.T) {
 	for name, while := range map[string]bool{"while it runs": true, "while it does not": false} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f, state := newFixture(t), filepath.Join(t.TempDir(), "state")
-				end := f.start(state)
-				f.write("web.yaml", service("web"))
+		virtual.Run(t, name, func(t *testing.T) {
+			f, state := newFixture(t), filepath.Join(t.TempDir(), "state")
+			end := f.start(state)
+			f.write("web.yaml", service("web"))
+			f.settled()
+			if while {
+				f.remove("web.yaml")
 				f.settled()
-				if while {
-					f.remove("web.yaml")
-					f.settled()
-					end()
-				} else {
-					end()
-					f.remove("web.yaml")
-					end = f.start(state)
-					f.expect("without it", f.settled(), "synced")
-					end()
-				}
-				f.write("web.yaml", "{")
-				end = f.start(state)
-				f.expect("bad from the start", f.settled(), "synced")
 				end()
-			})
+			} else {
+				end()
+				f.remove("web.yaml")
+				end = f.start(state)
+				f.expect("without it", f.settled(), "synced")
+				end()
+			}
+			f.write("web.yaml", "{")
+			end = f.start(state)
+			f.expect("bad from the start", f.settled(), "synced")
+			end()
 		})
 	}
 }

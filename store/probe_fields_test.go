@@ -57,7 +57,7 @@ func TestServiceProbeIsRefused(t *testing.T) {
 	const path = "networking.inbound[0].serviceProbe"
 	tests := map[string]struct{ text, want string }{
 		"a text":                 {"tcp", path + `: "tcp": must be a mapping of fields`},
-		"a list":                 {"[]", path + `: "[...]": must be a mapping`},
+		"a list":                 {"[]", path + `: [...]: must be a mapping`},
 		"exec":                   {"{exec: {command: [true]}}", path + ".exec: must not be there: the agent runs no programs"},
 		"initialDelaySeconds":    {"{httpGet: {}, initialDelaySeconds: 5}", path + ".initialDelaySeconds: must not be there: an inbound is not ready before its first success"},
 		"grace period":           {"{httpGet: {}, terminationGracePeriodSeconds: 5}", path + ".terminationGracePeriodSeconds: must not be there"},
@@ -65,14 +65,14 @@ func TestServiceProbeIsRefused(t *testing.T) {
 		"http":                   {"{http: {path: /}}", path + ".http: must be httpGet"},
 		"a port of tcp":          {"{tcp: {port: 80}}", path + ".tcp.port: must not be there"},
 		"another field":          {"{unhealthy_threshold: 3, tcp: {}}", path + ".unhealthy_threshold: is an unknown field: write unhealthyThreshold"},
-		"zero":                   {"{tcp: {}, unhealthyThreshold: 0}", path + `.unhealthyThreshold: "0": must be a whole number of at least 1`},
-		"negative":               {"{grpc: {}, periodSeconds: -1}", path + `.periodSeconds: "-1": must be a whole number`},
-		"a fraction":             {"{grpc: {}, periodSeconds: 1.5}", path + `.periodSeconds: "1.5": must be a whole number`},
+		"zero":                   {"{tcp: {}, unhealthyThreshold: 0}", path + `.unhealthyThreshold: 0: must be a whole number of at least 1`},
+		"negative":               {"{grpc: {}, periodSeconds: -1}", path + `.periodSeconds: -1: must be a whole number`},
+		"a fraction":             {"{grpc: {}, periodSeconds: 1.5}", path + `.periodSeconds: 1.5: must be a whole number`},
 		"a duration for seconds": {"{grpc: {}, periodSeconds: 1s}", path + `.periodSeconds: "1s": must be a whole number`},
-		"a number in quotes":     {`{grpc: {}, periodSeconds: "1"}`, path + `.periodSeconds: "1": must be a whole number`},
-		"too large a number":     {"{grpc: {}, periodSeconds: 99999999999}", path + `.periodSeconds: "99999999999": must be from 1 to 3600`},
-		"octal":                  {"{grpc: {}, periodSeconds: 010}", path + `.periodSeconds: "010": must be a whole number`},
-		"seconds for a duration": {"{tcp: {}, interval: 5}", path + `.interval: "5": must be a duration`},
+		"a number in quotes":     {`{grpc: {}, periodSeconds: "1"}`, path + `.periodSeconds: "1": must be a whole number of at least 1: write 1 without quotes`},
+		"too large a number":     {"{grpc: {}, periodSeconds: 99999999999}", path + `.periodSeconds: 99999999999: must be from 1 to 3600`},
+		"octal":                  {"{grpc: {}, periodSeconds: 010}", path + `.periodSeconds: 010: must be a whole number`},
+		"seconds for a duration": {"{tcp: {}, interval: 5}", path + `.interval: 5: must be a duration`},
 		"a named port":           {"{httpGet: {port: http}}", path + `.httpGet.port: "http": must be a whole number`},
 	}
 	for name, tc := range tests {

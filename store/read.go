@@ -22,14 +22,18 @@ func Read(path string, stdin io.Reader, mode mesh.ProbesMode) ([]Document, []Pro
 		return nil, nil, err
 	}
 	var entries []entry
+	refused := map[string]*mesh.Mesh{} // the name of a Mesh that has an Error is right
 	for _, f := range files {
-		good, found := decodeFile(f.name, f.data, mode)
+		good, found, meshes := decodeFile(f.name, f.data, mode)
 		entries = append(entries, good...)
 		problems = append(problems, found...)
+		for _, name := range meshes {
+			refused[name] = nil
+		}
 	}
 	chosen, found := choose(entries, nil)
 	problems = append(problems, found...)
-	orphans, found := chosen.orphans()
+	orphans, found := chosen.orphans(refused)
 	problems = append(problems, found...)
 	var documents []Document
 	for key, e := range chosen {

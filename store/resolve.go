@@ -20,10 +20,10 @@ func (f *directory) resolve(applied claims) claims {
 			var more []Problem
 			more, done = f.useOnePending(refused, chosen)
 			problems = append(problems, more...)
-			orphans, _ = chosen.orphans()
+			orphans, _ = chosen.orphans(f.recorded)
 		}
 		before = len(refused)
-		chosen.dropOrphans(orphans, applied)
+		chosen.dropOrphans(orphans, applied, f.recorded)
 		if done {
 			f.conflicts = problems
 			return chosen
@@ -59,7 +59,7 @@ func (f *directory) usePending(applied claims) (claims, map[mesh.Key]bool, []Pro
 			}
 		}
 		chosen, problems := choose(entries, applied)
-		orphans, unknown := chosen.orphans()
+		orphans, unknown := chosen.orphans(f.recorded)
 		problems = append(problems, unknown...)
 		if f.refuse(refused, problems) {
 			continue
@@ -98,7 +98,7 @@ func (f *directory) useOnePending(refused []string, chosen claims) (problems []P
 	}
 	for _, name := range refused {
 		file := f.files[name]
-		found := file.conflicts(chosen, meshes)
+		found := file.conflicts(chosen, meshes, f.recorded)
 		if len(found) == 0 {
 			file.use()
 			for _, e := range file.entries {
@@ -118,7 +118,7 @@ func (f *file) use() {
 }
 
 // conflicts returns the problems of the pending content with the chosen documents and the Meshes in use.
-func (f *file) conflicts(chosen claims, meshes []entry) []Problem {
+func (f *file) conflicts(chosen claims, meshes []entry, recorded map[string]*mesh.Mesh) []Problem {
 	known := claims{}
 	for _, m := range meshes {
 		if m.Place.File != f.name {
@@ -133,6 +133,6 @@ func (f *file) conflicts(chosen claims, meshes []entry) []Problem {
 		}
 		known[key] = e
 	}
-	_, unknown := known.orphans()
+	_, unknown := known.orphans(recorded)
 	return append(problems, unknown...)
 }

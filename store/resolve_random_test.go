@@ -10,8 +10,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/internal/testing/slowtest"
 )
 
+// histories is how many each test writes at night, and a quarter of them in other runs.
 const histories = 1000
 
 // anyTexts changes some files. There are so few names that files often have the same object.
@@ -43,9 +45,9 @@ func history(steps []texts) string {
 	return b.String()
 }
 
-// TestResolveRandomDirectories writes random files. Its seeds are 0 to histories-1.
+// TestResolveRandomDirectories writes random files.
 func TestResolveRandomDirectories(t *testing.T) {
-	for seed := range uint64(histories) {
+	for seed := range uint64(slowtest.Rounds(histories, histories/4)) {
 		r := rand.New(rand.NewPCG(seed, 5))
 		one, other := newResolved(), newResolved()
 		var steps []texts
@@ -85,7 +87,7 @@ func TestResolveRandomDirectories(t *testing.T) {
 
 // TestResolveOrderOfFirstReading has files without common objects, some of them broken.
 func TestResolveOrderOfFirstReading(t *testing.T) {
-	for seed := range uint64(histories / 5) {
+	for seed := range uint64(slowtest.Rounds(histories/5, histories/20)) {
 		r := rand.New(rand.NewPCG(seed, 6))
 		documents := []string{meshDefault, meshProd, service("x"), service("y"), serviceOf("prod", "x"), serviceOf("prod", "y")}
 		all := texts{}

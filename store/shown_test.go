@@ -39,9 +39,9 @@ func TestSecretsAreNotShown(t *testing.T) {
 		"Secret of Kubernetes":         {"apiVersion: v1\nkind: Secret\nstringData: {password: one, password: sEcReT}\n", "stringData.password: must come once"},
 		"field that nobody knows":      {"type: Mesh\nname: a\npassword: ${sEcReT}\n", "password: is a template"},
 		"field of a status":            {"type: Mesh\nname: a\nstatus: {token: one, token: sEcReT}\n", "status.token: must come once"},
-		"a name of that field in tags": {"type: Dataplane\nname: a\nnetworking: {address: 10.0.0.1, gateway: {tags: {data: 1}}}\n", `networking.gateway.tags["data"]: "1": must be a text`},
-		"field of a spec":              {"type: Mesh\nname: a\nspec: {mtls: {enabledBackend: 1}}\n", `spec.mtls.enabledBackend: "1": must be a text`},
-		"label in metadata":            {"type: Mesh\nmetadata: {name: a, labels: {\"a\\\"b\": 1}}\n", `metadata.labels["a\"b"]: "1": must be a text`},
+		"a name of that field in tags": {"type: Dataplane\nname: a\nnetworking: {address: 10.0.0.1, gateway: {tags: {data: 1}}}\n", `networking.gateway.tags["data"]: 1: must be a text`},
+		"field of a spec":              {"type: Mesh\nname: a\nspec: {mtls: {enabledBackend: 1}}\n", `spec.mtls.enabledBackend: 1: must be a text`},
+		"label in metadata":            {"type: Mesh\nmetadata: {name: a, labels: {\"a\\\"b\": 1}}\n", `metadata.labels["a\"b"]: 1: must be a text`},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

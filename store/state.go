@@ -3,13 +3,16 @@ package store
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -26,8 +29,9 @@ const lockFile = ".lock"
 type State struct {
 	path string // absolute
 	root *os.Root
-	lock *os.File
-	disk disk.Disk // one writer: each temporary file has a fixed name
+	// lock and claimed, the directory itself, are locked: the file can be removed, and not every file system locks directories.
+	lock, claimed *os.File
+	disk          disk.Disk // one writer: each temporary file has a fixed name
 	// written is when a file was last written.
 	written atomic.Pointer[time.Time]
 	// secrets is held by Secrets while a file is compared and written.
@@ -43,6 +47,9 @@ func OpenState(directory string) (*State, error) {
 		return nil, fmt.Errorf("find state directory: %w", err)
 	}
 	if err := os.MkdirAll(directory, 0o700); err != nil {
+		if target, link := os.Readlink(directory); link == nil {
+			return nil, fmt.Errorf("make state directory: %s is a symbolic link to %s, which cannot be used: %w", directory, target, err)
+		}
 		return nil, fmt.Errorf("make state directory: %w", err)
 	}
 	root, err := os.OpenRoot(directory)
@@ -50,10 +57,11 @@ func OpenState(directory string) (*State, error) {
 		return nil, fmt.Errorf("open state directory: %w", err)
 	}
 	s := &State{path: directory, root: root, disk: disk.New()}
-	info, err := root.Stat(".")
-	if err == nil && info.Mode().Perm()&0o077 != 0 {
-		err = fmt.Errorf("state directory %s has mode %04o: it must not be open to group or others, make it a directory of its own with mode 0700",
-			directory, info.Mode().Perm())
+	if err = filelock.CheckPrivate(directory, lockFile); err == nil {
+		err = s.checkOwn()
+	}
+	if err != nil {
+		err = fmt.Errorf("state directory %s: %w", directory, err)
 	}
 	if err == nil {
 		err = s.claim()
@@ -64,6 +72,33 @@ func OpenState(directory string) (*State, error) {
 	return s, nil
 }
 
+// stateFiles are what a state directory has one of, also one that was restored from a backup without its lock.
+var stateFiles = []string{lockFile, "serving-ca.json", "serving-ca.crt", "serving-ca.key", "admin-token", "dataplane-token.key", "meshes"}
+
+// ownOfVolumes are what file systems and NAS have in a directory that is empty otherwise, and Git in one that is kept empty.
+var ownOfVolumes = []string{"lost+found", ".snapshot", ".snapshots", ".trashcan", "@eaDir", ".gitkeep"}
+
+// checkOwn refuses a directory of something else, such as a user's home.
+func (s *State) checkOwn() error {
+	items, err := fs.ReadDir(s.root.FS(), ".")
+	if err != nil {
+		return fmt.Errorf("list it: %w", err)
+	}
+	other := ""
+	for _, item := range items {
+		switch name := item.Name(); {
+		case slices.Contains(stateFiles, name):
+			return nil
+		case !slices.Contains(ownOfVolumes, name):
+			other = name
+		}
+	}
+	if other != "" {
+		return fmt.Errorf("it has files, such as %q, and no state of sonde-cp: must be an empty directory, or one that does not exist yet, such as %s", other, path.Join(s.path, "sonde"))
+	}
+	return nil
+}
+
 // claim locks the directory for this process.
 func (s *State) claim() (err error) {
 	s.lock, err = s.root.OpenFile(lockFile, os.O_CREATE|os.O_RDWR, 0o600)
@@ -72,6 +107,12 @@ func (s *State) claim() (err error) {
 	}
 	if err == nil {
 		err = filelock.Lock(s.lock)
+	}
+	if err == nil {
+		s.claimed, err = s.root.Open(".")
+	}
+	if err == nil {
+		err = filelock.LockDirectory(s.claimed)
 	}
 	switch {
 	case errors.Is(err, filelock.ErrHeld):
@@ -85,8 +126,11 @@ func (s *State) claim() (err error) {
 // Close closes the directory, which another control plane may open then. It may be called again.
 func (s *State) Close() error {
 	err := s.root.Close()
-	if s.lock != nil {
-		if unlock := s.lock.Close(); !errors.Is(unlock, fs.ErrClosed) {
+	for _, locked := range []*os.File{s.lock, s.claimed} {
+		if locked == nil {
+			continue
+		}
+		if unlock := locked.Close(); !errors.Is(unlock, fs.ErrClosed) {
 			err = errors.Join(err, unlock)
 		}
 	}
@@ -118,12 +162,65 @@ func (s *State) Check() error {
 	return nil
 }
 
+// maxExposed is how many files Exposed names.
+const maxExposed = 10
+
+// Exposed returns files, or "." for the directory, that others than this user could read, by their mode or since they own them: a backup or a copy of
+// the directory may have such ones, and their secrets may have been read there.
+func (s *State) Exposed() ([]string, error) {
+	var names []string
+	err := fs.WalkDir(s.root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() && name != "." {
+			return err
+		}
+		info, err := d.Info()
+		if err == nil && (info.Mode().Perm()&0o077 != 0 || foreign(info)) {
+			if names = append(names, name); len(names) == maxExposed {
+				return fs.SkipAll
+			}
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("look at the modes of the state directory: %w", err)
+	}
+	return names, nil
+}
+
+func foreign(info fs.FileInfo) bool {
+	of, ok := info.Sys().(*syscall.Stat_t)
+	return ok && int(of.Uid) != os.Geteuid()
+}
+
+// maxRead is how large a file may be: copies of the store's files are the largest, of 8 MiB.
+const maxRead = 16 << 20
+
+// read reads a regular file: another one may never end, or wait for a writer, and would block the disk for all.
+func (s *State) read(name string) ([]byte, error) {
+	info, err := s.root.Stat(name)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("it is no regular file (%s): remove it", info.Mode())
+	}
+	if info.Size() > maxRead {
+		return nil, fmt.Errorf("it has %d bytes, at most %d are read", info.Size(), maxRead)
+	}
+	file, err := s.root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	data, err := io.ReadAll(io.LimitReader(file, maxRead))
+	return data, errors.Join(err, file.Close())
+}
+
 // Read returns the content of a file. The error wraps fs.ErrNotExist if there is none.
 func (s *State) Read(name string) ([]byte, error) {
 	if err := checkName(name); err != nil {
 		return nil, err
 	}
-	data, err := disk.Ask(s.disk, func() ([]byte, error) { return s.root.ReadFile(name) })
+	data, err := disk.Ask(s.disk, func() ([]byte, error) { return s.read(name) })
 	if err != nil {
 		return nil, fmt.Errorf("read state %s: %w", name, err)
 	}
@@ -222,7 +319,7 @@ func (s *State) List(directory string) ([]string, error) {
 			return nil, err
 		}
 	}
-	items, err := disk.Ask(s.disk, func() ([]fs.DirEntry, error) { return fs.ReadDir(s.root.FS(), directory) })
+	items, err := disk.Ask(s.disk, func() ([]fs.DirEntry, error) { return s.list(directory) })
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("list state: %w", err)
 	}
@@ -233,6 +330,18 @@ func (s *State) List(directory string) ([]string, error) {
 		}
 	}
 	return names, nil
+}
+
+// list lists a directory: opening another file may wait for a writer.
+func (s *State) list(name string) ([]fs.DirEntry, error) {
+	info, err := s.root.Stat(name)
+	if err != nil {
+		return nil, err
+	}
+	if !info.IsDir() {
+		return nil, fmt.Errorf("%s is no directory (%s): remove it", name, info.Mode())
+	}
+	return fs.ReadDir(s.root.FS(), name)
 }
 
 func checkName(name string) error {

@@ -4,6 +4,7 @@ package store
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
@@ -75,6 +76,9 @@ type Problem struct { //nolint:errname // it may be a warning
 	Severity Severity
 	// Err is a *mesh.FieldError wherever one field is to blame.
 	Err error
+	// Object is what it is about, zero where that is not known. Since is when a Dir has seen it first.
+	Object mesh.Key
+	Since  time.Time
 }
 
 // errNoObject is a Warning about a directory.

@@ -18,8 +18,8 @@ type watch struct {
 	directory os.FileInfo // the one being watched; another one may take over its path
 }
 
-func newWatch(path string) *watch {
-	watcher, err := fsnotify.NewWatcher()
+func newWatch(path string, newWatcher func() (*fsnotify.Watcher, error)) *watch {
+	watcher, err := newWatcher()
 	if err != nil {
 		return &watch{err: fmt.Errorf("watch %s: %w", path, err)}
 	}

@@ -7,12 +7,14 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/time/rate"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sonde-mesh/sonde/api/v1alpha1"
 	"github.com/sonde-mesh/sonde/controller/watch"
-	"github.com/sonde-mesh/sonde/health/heartbeat"
+	"github.com/sonde-mesh/sonde/internal/run"
 	"github.com/sonde-mesh/sonde/watchdog/cluster"
 	"github.com/sonde-mesh/sonde/watchdog/config"
 	"github.com/sonde-mesh/sonde/watchdog/scale"
@@ -21,15 +23,25 @@ import (
 // resource is the plural name of WatchedClusters.
 const resource = "watchedclusters"
 
-// lookEvery is how often the fleet is compared with the objects, changes or not: a status that could not be written is written then.
-const lookEvery = 10 * time.Second
-
 // record is what is kept of a WatchedCluster. Its status is read by the cluster that is watched.
 type record struct {
 	uid        types.UID
 	generation int64
 	owner      types.UID // of Gardener's Cluster that it is about, "" for none
 	spec       v1alpha1.WatchedClusterSpec
+	beyond     bool // it does not count: its namespace has too many
+}
+
+// maxClusters of a namespace are watched: the chart's memory is hardly enough for more.
+const maxClusters = 1000
+
+var errTooMany = fmt.Errorf("only the %d oldest WatchedClusters of a namespace are watched", maxClusters)
+
+// clusterShare counts objects, and not what they take: what is watched takes much more.
+func clusterShare() watch.Share[record] {
+	return watch.Share[record]{Bytes: maxClusters, Takes: func(*record) int { return 1 }, Beyond: func(r *record) record {
+		return record{uid: r.uid, generation: r.generation, owner: r.owner, beyond: true}
+	}}
 }
 
 // readRecord returns false for an object that is being deleted: it is watched no more.
@@ -42,6 +54,7 @@ type member struct {
 	uid        types.UID
 	generation int64
 	halt       halt             // why it is not watched
+	beyond     bool             // it does not count
 	cluster    *cluster.Cluster // nil for one that is refused, or not watched
 	secret     string           // by which it is reached
 	end        context.CancelFunc
@@ -49,80 +62,57 @@ type member struct {
 
 // fleet is what a leader watches.
 type fleet struct {
-	w    *Watchdog
-	loop *heartbeat.Loop
-	wake chan struct{} // objects have changed
+	w                *Watchdog
+	synced           run.Signal // a store has read all
+	clusters, shoots loop
+	shootsFailed     rate.Sometimes // how often it is told
 
-	// Only lead uses these: the epoch of the leader that has written the object of the file, and what this one has written of shoots.
-	written int64
-	applied map[watch.Key]appliedShoot
-
-	mu      sync.Mutex
+	mu      sync.Mutex // guards the rest
 	members map[watch.Key]*member
+	applied map[watch.Key]appliedShoot // what this leader has written of shoots
 }
 
-func newFleet(w *Watchdog, loop *heartbeat.Loop) *fleet {
-	return &fleet{w: w, loop: loop, wake: make(chan struct{}, 1), members: map[watch.Key]*member{}}
-}
-
-func (f *fleet) changed() {
-	select {
-	case f.wake <- struct{}{}:
-	default: // it was not taken since the last time
+func newFleet(w *Watchdog) *fleet {
+	f := &fleet{
+		w: w, synced: run.NewSignal(), clusters: loop{name: "clusters", keys: w.clusters.Keys, logger: w.o.Logger},
+		shootsFailed: rate.Sometimes{Interval: retryEvery}, members: map[watch.Key]*member{}, applied: map[watch.Key]appliedShoot{},
 	}
+	if w.shoots != nil {
+		f.shoots = loop{name: "shoots", keys: w.shoots.Keys, logger: w.o.Logger}
+	}
+	return f
 }
 
 // lead watches all clusters until ctx ends, and then returns nil, once all have ended.
 func (f *fleet) lead(ctx context.Context, epoch int64) error {
-	var running sync.WaitGroup
-	defer func() {
-		running.Wait()
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		clear(f.members)
-	}()
-	f.applied = map[watch.Key]appliedShoot{}
-	look := time.NewTicker(lookEvery)
-	defer look.Stop()
-	for {
-		f.loop.Begin()
-		f.compare(ctx, epoch, &running)
-		f.loop.End()
+	for f.w.missing() != nil {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-f.wake:
-		case <-look.C:
+		case <-f.synced:
 		}
 	}
-}
-
-// compare starts and ends what is watched, as the objects say.
-func (f *fleet) compare(ctx context.Context, epoch int64, running *sync.WaitGroup) {
-	if f.w.missing() != nil {
-		return
+	defer func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		clear(f.members)
+		clear(f.applied)
+	}()
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		return f.clusters.run(ctx, func(ctx context.Context, key watch.Key) time.Duration { return f.follow(ctx, epoch, key, group) })
+	})
+	switch {
+	case f.w.shoots != nil:
+		group.Go(func() error { return f.shoots.run(ctx, f.applyShoot) })
+	case f.w.file != nil:
+		group.Go(func() error { // once by each leader: an operator may change it then
+			for !f.w.applyFile(ctx) && run.Sleep(ctx, retryEvery) == nil {
+			}
+			return nil
+		})
 	}
-	if f.w.file != nil && f.w.shoots == nil && f.written != epoch && f.w.applyFile(ctx) {
-		f.written = epoch // once by each leader: an operator may change it then
-	}
-	there := map[watch.Key]*record{}
-	for _, key := range f.w.clusters.Keys() {
-		if r := f.w.clusters.Get(key); r != nil {
-			there[key] = r
-		}
-	}
-	for key, m := range f.all() {
-		if r := there[key]; r == nil || r.uid != m.uid {
-			f.end(ctx, key, m)
-		}
-	}
-	for key, r := range there {
-		f.loop.Beat() // each may wait for the API server
-		f.follow(ctx, epoch, key, r, running)
-	}
-	if f.w.shoots != nil {
-		f.applyShoots(ctx, there)
-	}
+	return group.Wait()
 }
 
 // end ends what is watched of an object that has gone.
@@ -134,22 +124,45 @@ func (f *fleet) end(ctx context.Context, key watch.Key, m *member) {
 	f.w.o.Logger.InfoContext(ctx, "cluster not watched any more: its object has gone, what is scaled down stays so", "namespace", key.Namespace, "cluster", key.Name)
 }
 
-// follow starts what an object says, or has what runs follow it.
-func (f *fleet) follow(ctx context.Context, epoch int64, key watch.Key, r *record, running *sync.WaitGroup) {
-	m, why := f.get(key), f.haltOf(key, r)
-	if m != nil && m.generation == r.generation && m.halt == why {
-		return
+// follow has what is watched be as an object says, and returns after what time to try again, 0 for never. It does not probe: that may take long, and must
+// end once the object changes.
+func (f *fleet) follow(ctx context.Context, epoch int64, key watch.Key, running *errgroup.Group) time.Duration {
+	m, r := f.get(key), f.w.clusters.Get(key)
+	if m != nil && (r == nil || r.uid != m.uid) {
+		f.end(ctx, key, m)
+		m = nil
 	}
+	if r == nil {
+		return 0
+	}
+	why := f.haltOf(key, r)
+	if m != nil && m.generation == r.generation && m.halt == why && m.beyond == r.beyond {
+		return 0
+	}
+	var err error
 	if why != (halt{}) {
-		f.halt(ctx, epoch, key, r, m, why)
-		return
+		err = f.halt(ctx, epoch, key, r, m, why)
+	} else {
+		err = f.watch(ctx, epoch, key, r, m, running)
 	}
+	if err != nil {
+		f.w.o.Logger.WarnContext(ctx, "status not written, trying again", "namespace", key.Namespace, "cluster", key.Name, "err", err)
+		return retryEvery
+	}
+	return 0
+}
+
+// watch starts what an object says, or has what runs follow it. The error is of the status of one that is refused.
+func (f *fleet) watch(ctx context.Context, epoch int64, key watch.Key, r *record, m *member, running *errgroup.Group) error {
 	conf, err := config.Of(&r.spec, key.Namespace, f.w.self())
+	if r.beyond {
+		conf, err = nil, errTooMany
+	}
 	accepted := acceptedOf(r.generation, err)
 	if m != nil && m.cluster != nil && (conf == nil || conf.Secret == m.secret) { // one that is reached in another way is another one
 		m.cluster.Configure(conf, accepted)
-		f.put(key, &member{uid: r.uid, generation: r.generation, cluster: m.cluster, secret: m.secret, end: m.end})
-		return
+		f.put(key, &member{uid: r.uid, generation: r.generation, beyond: r.beyond, cluster: m.cluster, secret: m.secret, end: m.end})
+		return nil
 	}
 	if m != nil {
 		m.end()
@@ -157,11 +170,10 @@ func (f *fleet) follow(ctx context.Context, epoch int64, key watch.Key, r *recor
 	if err != nil {
 		f.w.o.Logger.WarnContext(ctx, "cluster not watched: its object is not valid", "namespace", key.Namespace, "cluster", key.Name, "err", err)
 		if err := cluster.Refuse(ctx, f.w.statuses(key), epoch, accepted); err != nil {
-			f.w.o.Logger.WarnContext(ctx, "status not written, trying again", "namespace", key.Namespace, "cluster", key.Name, "err", err)
-			return
+			return err
 		}
-		f.put(key, &member{uid: r.uid, generation: r.generation, end: func() {}})
-		return
+		f.put(key, &member{uid: r.uid, generation: r.generation, beyond: r.beyond, end: func() {}})
+		return nil
 	}
 	ctx, end := context.WithCancel(ctx)
 	done := make(chan struct{})
@@ -170,12 +182,14 @@ func (f *fleet) follow(ctx context.Context, epoch int64, key watch.Key, r *recor
 		end()
 		<-done
 	}})
-	running.Go(func() {
+	running.Go(func() error {
 		defer close(done)
 		defer end()
 		f.w.o.Logger.InfoContext(ctx, "cluster watched", "namespace", key.Namespace, "cluster", key.Name)
 		c.Run(ctx)
+		return nil
 	})
+	return nil
 }
 
 // options returns those of a cluster.

@@ -1,8 +1,9 @@
 // Package watchdog watches the nodes of clusters, and has what acts on nodes that fall silent be scaled down while it is the path to them that is
-// broken. Each WatchedCluster is watched by one goroutine of the replica that leads (package cluster).
+// broken. The replica that leads reconciles WatchedClusters: what each says is watched by a goroutine of its own (package cluster).
 package watchdog
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"net"
@@ -17,11 +18,12 @@ import (
 
 // Names of the watchdog's own objects, and the addresses of its health endpoints, by default.
 const (
-	// DefaultName is that of the Deployment, DefaultNamespace that of the chart. LeaseName is that of the Lease of the election, and secretName that of the secret with its epoch.
+	// DefaultName is that of the Deployment, DefaultNamespace that of the chart. LeaseName is that of the Lease of the election, which has the epoch, and
+	// oldSecretName that of the secret in which releases up to 0.1.0 kept it.
 	DefaultName          = "sonde-watchdog"
 	DefaultNamespace     = "sonde-system"
 	LeaseName            = "sonde-watchdog"
-	secretName           = "watchdog-leader"
+	oldSecretName        = "watchdog-leader"
 	DefaultHealthAddress = "*:5680"
 	// DefaultFileCluster is the name of the WatchedCluster that is made of a file, or of those of shoots.
 	DefaultFileCluster = "config"
@@ -44,10 +46,14 @@ type Options struct {
 	DryRun bool
 	// HealthAddress of /livez, /readyz and /metrics, as HOST:PORT; * means all addresses, and port 0 a free one. Required.
 	HealthAddress string
+	// OpenFiles is how many file descriptors the process may open. Default: no limit.
+	OpenFiles int
 	// Version of the program, for the API server's log.
 	Version string
 	// Logger. Required.
 	Logger *slog.Logger
+	// Listen opens the listener of the health endpoints. Default: net.ListenConfig.Listen.
+	Listen func(ctx context.Context, network, address string) (net.Listener, error)
 }
 
 // Validate returns all violations, joined.

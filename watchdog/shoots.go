@@ -2,11 +2,9 @@ package watchdog
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -27,7 +25,8 @@ func (w *Watchdog) followShoots(config *rest.Config) error {
 	}
 	w.shoots = watch.New(watch.Kind[*gardener.Cluster, gardener.Record]{
 		Client: watching, Resource: gardener.Resource, New: &gardener.Cluster{}, Record: gardener.RecordOf,
-		Changed: func(watch.Key, *gardener.Record, *gardener.Record) { w.fleet.changed() },
+		Changed: func(shoot watch.Key, _, _ *gardener.Record) { w.fleet.shootChanged(shoot) },
+		Synced:  func() { w.fleet.synced.Set() },
 	})
 	return nil
 }
@@ -87,23 +86,31 @@ func (f *fleet) haltOf(key watch.Key, r *record) halt {
 	return halt{why: shoot.Halt, detail: shoot.Detail}
 }
 
+// shootChanged is called for a shoot that has changed.
+func (f *fleet) shootChanged(shoot watch.Key) {
+	f.shoots.changed(shoot)
+	for _, key := range f.w.clusters.Keys() {
+		if key.Namespace == shoot.Name {
+			f.clusters.changed(key)
+		}
+	}
+}
+
 // halt ends the probes of an object's cluster, if there are any, and says why in its status.
-func (f *fleet) halt(ctx context.Context, epoch int64, key watch.Key, r *record, m *member, why halt) {
-	now := &member{uid: r.uid, end: func() {}} // without a generation: the status is still to be written
+func (f *fleet) halt(ctx context.Context, epoch int64, key watch.Key, r *record, m *member, why halt) error {
 	if m != nil {
 		m.end()
-		f.put(key, now)
+		f.put(key, &member{uid: r.uid, end: func() {}}) // without a generation: the status is still to be written
 	}
 	if m != nil && m.cluster != nil {
 		f.w.o.Logger.InfoContext(ctx, "cluster not watched any more, what is scaled down stays so", "namespace", key.Namespace, "cluster", key.Name, "why", why.message())
 		f.w.events.Record(eventOf(key, r.uid, cluster.Event{Reason: "ProbesEnded", Action: "Probe", Note: why.message(), Normal: true}))
 	}
 	if err := cluster.Halt(ctx, f.w.statuses(key), epoch, acceptedOf(r.generation, nil), string(why.why), why.message()); err != nil {
-		f.w.o.Logger.WarnContext(ctx, "status not written, trying again", "namespace", key.Namespace, "cluster", key.Name, "err", err)
-		return
+		return err
 	}
-	now = &member{uid: r.uid, generation: r.generation, halt: why, end: func() {}}
-	f.put(key, now)
+	f.put(key, &member{uid: r.uid, generation: r.generation, halt: why, end: func() {}})
+	return nil
 }
 
 // eventOf returns an event about an object.
@@ -120,34 +127,39 @@ type appliedShoot struct {
 	at   time.Time
 }
 
-// applyShoots has each shoot that is to be watched have a WatchedCluster, which its Cluster owns. One that is there stays while its shoot is not
-// watched, and an operator may change it: it is written anew for another leader, or if what it should be has changed.
-func (f *fleet) applyShoots(ctx context.Context, there map[watch.Key]*record) {
-	var first error
-	failed := 0
-	for _, name := range f.w.shoots.Keys() {
-		f.loop.Beat() // each may wait for the API server
-		shoot := f.w.shoots.Get(name)
-		key := watch.Key{Namespace: name.Name, Name: f.w.o.FileCluster}
-		if shoot == nil || shoot.Halt != "" || !f.differs(key, there[key], shoot) {
-			continue
-		}
-		spec := f.specOf(shoot)
-		owner := metav1.OwnerReference{APIVersion: gardener.GroupVersion.String(), Kind: gardener.Kind, Name: name.Name, UID: shoot.UID}
-		if err := f.w.apply(ctx, key, []metav1.OwnerReference{owner}, spec); err != nil {
-			if failed++; first == nil {
-				first = err
-			}
-			if errors.As(err, new(apierrors.APIStatus)) {
-				continue
-			}
-			break // the API server does not answer: the others would wait, too
-		}
-		f.applied[key] = appliedShoot{spec: spec, at: time.Now()}
+// applyShoot has a shoot that is to be watched have a WatchedCluster, which its Cluster owns, and returns after what time to look again, 0 for never. One
+// that is there stays while its shoot is not watched, and an operator may change it: it is written anew for another leader, or if what it should be has
+// changed.
+func (f *fleet) applyShoot(ctx context.Context, name watch.Key) time.Duration {
+	shoot := f.w.shoots.Get(name)
+	if shoot == nil || shoot.Halt != "" {
+		return 0
 	}
-	if first != nil && ctx.Err() == nil {
-		f.w.o.Logger.WarnContext(ctx, "WatchedClusters of shoots not written, trying again", "failed", failed, "err", first)
+	key, spec := watch.Key{Namespace: name.Name, Name: f.w.o.FileCluster}, f.specOf(shoot)
+	f.mu.Lock()
+	last := f.applied[key]
+	f.mu.Unlock()
+	same := last.spec != nil && equality.Semantic.DeepEqual(last.spec, spec)
+	if r := f.w.clusters.Get(key); r == nil || r.owner != shoot.UID {
+		if since := time.Since(last.at); same && since < retryEvery { // what was written may not have come back yet
+			return retryEvery - since
+		}
+	} else if same || isAsWritten(r, spec) {
+		return 0
 	}
+	owner := metav1.OwnerReference{APIVersion: gardener.GroupVersion.String(), Kind: gardener.Kind, Name: name.Name, UID: shoot.UID}
+	if err := f.w.apply(ctx, key, []metav1.OwnerReference{owner}, spec); err != nil {
+		if ctx.Err() == nil {
+			f.shootsFailed.Do(func() { // an API server that is away refuses those of all shoots
+				f.w.o.Logger.WarnContext(ctx, "WatchedClusters of shoots not written, trying again", "namespace", key.Namespace, "err", err)
+			})
+		}
+		return retryEvery
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.applied[key] = appliedShoot{spec: spec, at: time.Now()}
+	return retryEvery
 }
 
 // specOf returns the spec of a shoot's WatchedCluster: what the file says, and what the shoot does.
@@ -159,14 +171,9 @@ func (f *fleet) specOf(shoot *gardener.Record) *v1alpha1.WatchedClusterSpec {
 	return spec
 }
 
-// differs reports whether the object of a shoot is to be written.
-func (f *fleet) differs(key watch.Key, r *record, shoot *gardener.Record) bool {
-	spec, last := f.specOf(shoot), f.applied[key]
-	same := last.spec != nil && equality.Semantic.DeepEqual(last.spec, spec)
-	if r == nil || r.owner != shoot.UID {
-		return !same || time.Since(last.at) > lookEvery // what was written may not have come back yet
-	}
+// isAsWritten reports whether an object is as it would be written, but for what is an operator's.
+func isAsWritten(r *record, spec *v1alpha1.WatchedClusterSpec) bool {
 	is := r.spec.DeepCopy()
-	is.Paused = spec.Paused // which is an operator's
-	return !same && !equality.Semantic.DeepEqual(is, spec)
+	is.Paused = spec.Paused
+	return equality.Semantic.DeepEqual(is, spec)
 }

@@ -25,7 +25,7 @@ type target struct {
 // open begins a probe.
 func (t *target) open(ctx context.Context) (cluster.Source, error) {
 	if t.secret == "" {
-		return source(probe.New(t.w.config))
+		return asSource(probe.New(t.w.config, t.w.budget))
 	}
 	kept, err := t.w.client.CoreV1().Secrets(t.namespace).Get(ctx, t.secret, metav1.GetOptions{})
 	switch {
@@ -48,11 +48,11 @@ func (t *target) open(ctx context.Context) (cluster.Source, error) {
 			Note: to.External + " seems to be outside of this cluster: where the path to it breaks, the API server counts as away, and nothing is scaled",
 		})
 	}
-	return source(probe.New(to.Config))
+	return asSource(probe.New(to.Config, t.w.budget))
 }
 
-// source returns nil as a Source beside an error.
-func source(p *probe.Probe, err error) (cluster.Source, error) {
+// asSource returns nil as a Source beside an error.
+func asSource(p *probe.Probe, err error) (cluster.Source, error) {
 	if err != nil {
 		return nil, err
 	}

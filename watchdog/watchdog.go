@@ -1,9 +1,11 @@
 package watchdog
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"time"
 
@@ -22,10 +24,12 @@ import (
 	"github.com/sonde-mesh/sonde/controller/watch"
 	"github.com/sonde-mesh/sonde/health"
 	"github.com/sonde-mesh/sonde/internal/buildinfo"
+	"github.com/sonde-mesh/sonde/internal/descriptors"
 	"github.com/sonde-mesh/sonde/internal/kubeconfig"
 	"github.com/sonde-mesh/sonde/internal/localpeer"
 	"github.com/sonde-mesh/sonde/watchdog/config"
 	"github.com/sonde-mesh/sonde/watchdog/gardener"
+	"github.com/sonde-mesh/sonde/watchdog/probe"
 	"github.com/sonde-mesh/sonde/watchdog/scale"
 )
 
@@ -37,9 +41,6 @@ const (
 	requestTimeout    = 10 * time.Second
 )
 
-// loopLimit is how long the loop that follows WatchedClusters may take for a turn: in one it may write a status for each of many clusters.
-const loopLimit = 5 * time.Minute
-
 // reporter is who reports events.
 const reporter = mesh.OwnPrefix + "watchdog"
 
@@ -47,6 +48,7 @@ const reporter = mesh.OwnPrefix + "watchdog"
 type Watchdog struct {
 	o          Options
 	listener   net.Listener
+	places     descriptors.Shares
 	config     *rest.Config // with a timeout
 	client     kubernetes.Interface
 	objects    rest.Interface // of group sonde.dev, with a timeout
@@ -59,6 +61,7 @@ type Watchdog struct {
 	checks     *health.Registry
 	metrics    *metrics
 	fleet      *fleet
+	budget     *probe.Budget // of all clusters
 }
 
 // New returns a Watchdog that listens already. Each error names the field of the Options.
@@ -66,31 +69,58 @@ func New(ctx context.Context, o Options) (*Watchdog, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	w := &Watchdog{o: o, registry: prometheus.NewRegistry()}
+	w := &Watchdog{o: o, registry: prometheus.NewRegistry(), budget: probe.NewBudget()}
+	if err := w.shareDescriptors(); err != nil {
+		return nil, err
+	}
 	if err := w.readFile(); err != nil {
 		return nil, err
 	}
-	if err := w.connect(); err != nil {
+	config, err := w.restConfig()
+	if err != nil {
+		return nil, err
+	}
+	if err := w.connect(config); err != nil {
 		return nil, err
 	}
 	w.registry.MustRegister(buildinfo.Metric(), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	w.checks = health.New(health.Options{Logger: o.Logger, Registerer: w.registry, OwnAddress: localpeer.Is})
-	w.fleet = newFleet(w, w.checks.Loop("clusters", loopLimit))
+	w.fleet = newFleet(w)
 	w.metrics = newMetrics(w.registry, w.fleet)
 	w.addChecks()
 	address, err := listenAddress(o.HealthAddress)
 	if err != nil {
 		return nil, err
 	}
-	var listen net.ListenConfig
-	if w.listener, err = listen.Listen(ctx, "tcp", address); err != nil {
-		return nil, &mesh.FieldError{Field: "HealthAddress", Value: o.HealthAddress, Err: err}
+	listen := o.Listen
+	if listen == nil {
+		listen = new(net.ListenConfig).Listen
+	}
+	if w.listener, err = listen(ctx, "tcp", address); err != nil {
+		at := mesh.FieldError{Field: "HealthAddress", Value: o.HealthAddress, Allowed: mesh.AllowedOwnHostPort}
+		return nil, mesh.ListenError(at, at, err)
 	}
 	return w, nil
 }
 
 // self is the Deployment of the watchdog.
 func (w *Watchdog) self() config.Self { return config.Self{Namespace: w.o.Namespace, Name: w.o.Name} }
+
+// Uses of descriptors.
+const (
+	usesOwn    = "files and connections to clusters"
+	usesHealth = "health"
+)
+
+// shareDescriptors leaves to the clusters what callers of the health endpoints might take.
+func (w *Watchdog) shareDescriptors() (err error) {
+	limit := cmp.Or(w.o.OpenFiles, math.MaxInt32)
+	uses := []descriptors.Use{{Name: usesOwn, Least: 160}, {Name: usesHealth, Least: 32, Most: health.MaxConnections}}
+	if w.places, err = descriptors.Share(limit, uses...); err == nil {
+		w.places.Warn(w.o.Logger, limit, uses...)
+	}
+	return err
+}
 
 func (w *Watchdog) readFile() error {
 	if w.o.File == "" {
@@ -108,12 +138,8 @@ func (w *Watchdog) readFile() error {
 	return nil
 }
 
-// connect makes the clients. Nothing is asked yet.
-func (w *Watchdog) connect() error {
-	config, err := w.restConfig()
-	if err != nil {
-		return err
-	}
+// connect makes the clients and the stores. Nothing is asked yet.
+func (w *Watchdog) connect(config *rest.Config) error {
 	config.QPS, config.Burst, config.UserAgent = requestsPerSecond, requestsBurst, "sonde-watchdog/"+w.o.Version
 	watching, err := newClient(config, v1alpha1.GroupVersion, v1alpha1.AddToScheme, 0) // a watch lasts
 	if err != nil {
@@ -132,8 +158,14 @@ func (w *Watchdog) connect() error {
 	}
 	w.events = events.NewAs(reporter, w.client.EventsV1(), w.o.Logger)
 	w.clusters = watch.New(watch.Kind[*v1alpha1.WatchedCluster, record]{
-		Client: watching, Resource: resource, New: &v1alpha1.WatchedCluster{}, Record: readRecord,
-		Changed: func(watch.Key, *record, *record) { w.fleet.changed() },
+		Client: watching, Resource: resource, New: &v1alpha1.WatchedCluster{}, Record: readRecord, Share: clusterShare(),
+		Changed: func(key watch.Key, _, _ *record) {
+			w.fleet.clusters.changed(key)
+			if key.Name == w.o.FileCluster {
+				w.fleet.shoots.changed(watch.Key{Name: key.Namespace})
+			}
+		},
+		Synced: func() { w.fleet.synced.Set() },
 	})
 	if w.o.Gardener {
 		return w.followShoots(config)
@@ -194,7 +226,7 @@ func (w *Watchdog) watchChecks(ctx context.Context) error {
 }
 
 func (w *Watchdog) serve(ctx context.Context) error {
-	if err := health.Serve(ctx, w.listener, health.Handler(w.checks, health.Metrics(w.registry))); err != nil && !errors.Is(err, net.ErrClosed) {
+	if err := health.ServeLimited(ctx, w.listener, health.Handler(w.checks, health.Metrics(w.registry)), health.Limits{Connections: w.places[usesHealth]}); err != nil && !errors.Is(err, net.ErrClosed) {
 		return err
 	}
 	return nil
@@ -204,7 +236,7 @@ func (w *Watchdog) serve(ctx context.Context) error {
 func (w *Watchdog) takePart(ctx context.Context) error {
 	return leader.Run(ctx, leader.Options{
 		Client: w.client.CoordinationV1(), Namespace: w.o.Namespace, Lease: LeaseName, Identity: w.o.Replica,
-		Secrets: secrets.New(w.client.CoreV1().Secrets(w.o.Namespace)), Secret: secretName,
+		OldEpoch: secrets.New(w.client.CoreV1().Secrets(w.o.Namespace)), OldSecret: oldSecretName,
 		Tasks: []leader.Task{w.fleet.lead}, Logger: w.o.Logger,
 	})
 }

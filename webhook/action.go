@@ -10,6 +10,9 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
+// runsInContainer is why the agent answers no exec probe.
+const runsInContainer = "exec runs in the container"
+
 // action is what a probe or hook does: a mesh.Probe in Kubernetes' form, or what no agent does.
 type action struct {
 	asks    mesh.Probe         // the handler alone, without its port; empty if no port is asked
@@ -55,7 +58,7 @@ func (h *handler) readActions() {
 		add(action{asks: mesh.Probe{GRPC: check}, target: intstr.FromInt32(a.Port)})
 	}
 	if does.Exec != nil {
-		add(action{exec: does.Exec, refused: "exec runs in the container"})
+		add(action{exec: does.Exec, refused: runsInContainer})
 	}
 	if h.hook != nil && h.hook.Sleep != nil {
 		add(action{sleep: h.hook.Sleep, refused: "sleep asks no application"})
@@ -65,17 +68,21 @@ func (h *handler) readActions() {
 // HandlerOf returns an entry of the probe table as a user writes it.
 func HandlerOf(p mesh.Probe) corev1.ProbeHandler {
 	port := intstr.FromInt32(p.Port())
-	switch {
-	case p.TCPSocket != nil:
-		return corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: port}}
-	case p.GRPC != nil:
-		return corev1.ProbeHandler{GRPC: &corev1.GRPCAction{Port: p.GRPC.Port, Service: &p.GRPC.Service}}
-	}
-	get := &corev1.HTTPGetAction{Path: p.HTTPGet.Path, Port: port, Scheme: corev1.URIScheme(p.HTTPGet.Scheme)}
-	for _, h := range p.HTTPGet.HTTPHeaders {
-		get.HTTPHeaders = append(get.HTTPHeaders, corev1.HTTPHeader{Name: h.Name, Value: h.Value})
-	}
-	return corev1.ProbeHandler{HTTPGet: get}
+	return mesh.MatchHandler(p,
+		func(h *mesh.HTTPGetProbe) corev1.ProbeHandler {
+			get := &corev1.HTTPGetAction{Path: h.Path, Port: port, Scheme: corev1.URIScheme(h.Scheme)}
+			for _, header := range h.HTTPHeaders {
+				get.HTTPHeaders = append(get.HTTPHeaders, corev1.HTTPHeader{Name: header.Name, Value: header.Value})
+			}
+			return corev1.ProbeHandler{HTTPGet: get}
+		},
+		func(*mesh.TCPSocketProbe) corev1.ProbeHandler {
+			return corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: port}}
+		},
+		func(h *mesh.GRPCProbe) corev1.ProbeHandler {
+			return corev1.ProbeHandler{GRPC: &corev1.GRPCAction{Port: h.Port, Service: &h.Service}}
+		},
+	)
 }
 
 // written returns the action in one line, to be shown.

@@ -107,6 +107,20 @@ func TestContainersThatComeLate(t *testing.T) {
 	}
 }
 
+// A mesh whose webhook comes after ours puts a second sidecar into the pod: ours stays, and somebody is told.
+func TestAnotherMeshComesLater(t *testing.T) {
+	pod := injectedApp(t, webhook.Native)
+	pod.Spec.InitContainers = append(pod.Spec.InitContainers, corev1.Container{Name: "linkerd-proxy", RestartPolicy: new(corev1.ContainerRestartPolicyAlways)})
+	again, warnings := inject(t, pod, webhook.Options{})
+	want := []string{"containers[linkerd-proxy]: it has a sidecar of Linkerd, too, and only one of the two gets its connections: let one mesh inject it"}
+	if diff := cmp.Diff(want, warnings); diff != "" || again.Annotations[mesh.AnnotationInjectionWarnings] != want[0] {
+		t.Errorf("recorded %q, warnings (-want +got):\n%s", again.Annotations[mesh.AnnotationInjectionWarnings], diff)
+	}
+	if diff := cmp.Diff(pod.Spec, again.Spec); diff != "" {
+		t.Errorf("the second injection changes the pod:\n%s", diff)
+	}
+}
+
 // TestDefaultsOfTheAPIServer sets the defaults that the API server sets between two calls of a webhook.
 func TestDefaultsOfTheAPIServer(t *testing.T) {
 	pod := injectedApp(t, webhook.Native)

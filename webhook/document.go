@@ -73,6 +73,7 @@ type podDocument struct {
 
 type containerDocument struct {
 	Name            string                         `json:"name"`
+	Image           string                         `json:"image"`
 	Args            []string                       `json:"args"`
 	Env             json.RawMessage                `json:"env"` // read for kuma-sidecar alone
 	Ports           []corev1.ContainerPort         `json:"ports"`
@@ -142,7 +143,7 @@ func containersOf(documents []containerDocument) (containers []corev1.Container,
 	for i := range documents {
 		d := &documents[i]
 		c := corev1.Container{
-			Name: d.Name, Args: d.Args, Ports: d.Ports, RestartPolicy: d.RestartPolicy, StartupProbe: d.StartupProbe,
+			Name: d.Name, Image: d.Image, Args: d.Args, Ports: d.Ports, RestartPolicy: d.RestartPolicy, StartupProbe: d.StartupProbe,
 			LivenessProbe: d.LivenessProbe, ReadinessProbe: d.ReadinessProbe, Lifecycle: d.Lifecycle, SecurityContext: d.SecurityContext,
 			Resources: d.Resources.requirements(),
 		}

@@ -19,6 +19,7 @@ type earlier struct {
 	mode    mesh.ProbesMode
 	port    int32  // the virtual port; 0 for none
 	mesh    string // "" if the sidecar does not say
+	image   string
 	table   mesh.ProbeTable
 	// lbHealthPort is the port for load balancers; 0 for none.
 	lbHealthPort int32
@@ -33,7 +34,7 @@ func findEarlier(pod *corev1.Pod) (*earlier, error) {
 	if c == nil {
 		return nil, checkNamesFree(pod)
 	}
-	e := &earlier{form: Container}
+	e := &earlier{form: Container, image: c.Image}
 	if podspec.Index(pod.Spec.Containers, mesh.ContainerSidecar) < 0 {
 		e.form = Native
 	}

@@ -3,7 +3,6 @@ package webhook_test
 import (
 	"bytes"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -12,15 +11,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/internal/testing/golden"
 	"github.com/sonde-mesh/sonde/webhook"
 )
-
-var update = flag.Bool("update", false, "write the golden files, and delete those that nothing makes any more")
 
 const testdata = "../testdata/inject"
 
@@ -61,34 +58,13 @@ func readPods(t testing.TB) map[string][]byte {
 }
 
 func TestGolden(t *testing.T) {
-	made := map[string]bool{}
+	files := map[string][]byte{}
 	for name, pod := range readPods(t) {
 		for file, got := range goldenFiles(t, pod) {
-			path := filepath.Join(testdata, name, file)
-			made[path] = true
-			t.Run(name+"/"+file, func(t *testing.T) { compare(t, path, got) })
+			files[filepath.Join(name, file)] = got
 		}
 	}
-	for _, name := range []string{"native.yaml", "container.yaml", "patch.json", "probes.json", "probes-container.json", "warnings.txt"} {
-		found, err := filepath.Glob(filepath.Join(testdata, "*", name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, path := range found {
-			if !made[path] {
-				orphan(t, path)
-			}
-		}
-	}
-}
-
-func orphan(t *testing.T, path string) {
-	t.Helper()
-	if !*update {
-		t.Errorf("%s: nothing makes this file; go test ./webhook -update deletes it", path)
-	} else if err := os.Remove(path); err != nil {
-		t.Error(err)
-	}
+	golden.Files(t, testdata, files, "*/native.yaml", "*/container.yaml", "*/patch.json", "*/probes.json", "*/probes-container.json", "*/warnings.txt")
 }
 
 // goldenFiles returns the pod in both forms, the patch of an admission in the native one, the probe table (of both forms if they differ), and the warnings, each with the
@@ -139,23 +115,6 @@ func indent(t *testing.T, text string) []byte {
 	}
 	out.WriteByte('\n')
 	return out.Bytes()
-}
-
-func compare(t *testing.T, path string, got []byte) {
-	t.Helper()
-	if *update {
-		if err := os.WriteFile(path, got, 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatalf("%v; go test ./webhook -update writes it", err)
-	}
-	if diff := cmp.Diff(string(want), string(got)); diff != "" {
-		t.Errorf("%s differs (-golden +now):\n%s", path, diff)
-	}
 }
 
 func decode(t testing.TB, document []byte) *corev1.Pod {

@@ -1,11 +1,19 @@
 package webhook
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/internal/podspec"
 )
 
 // chooseGuarded decides whether the liveness probes of the pod are guarded: as the pod says, else as its namespace does. In a guarded pod,
@@ -37,12 +45,109 @@ func parseEnhancedLiveness(value string) (*bool, error) {
 	return new(value == "true"), nil
 }
 
-// markGuarded marks the entry of the probe table for a liveness probe of a guarded pod, if the agent can discard its failures, and no other.
+// markGuarded marks the entry of the probe table for a liveness probe of a guarded pod, if the agent can discard its failures, and no other. If the entry
+// was marked before, it alone has the user's threshold.
 func (in *injection) markGuarded(h handler, p *mesh.Probe) {
+	threshold := p.FailureThreshold
 	p.Guarded, p.FailureThreshold, p.PeriodSeconds = false, 0, 0
 	if in.guarded && h.kind == mesh.ProbeLiveness && in.undiscarded(p) == "" {
-		p.Guarded, p.FailureThreshold, p.PeriodSeconds = true, h.probe.FailureThreshold, h.probe.PeriodSeconds
+		p.Guarded, p.FailureThreshold, p.PeriodSeconds = true, cmp.Or(threshold, h.probe.FailureThreshold), h.probe.PeriodSeconds
 		p.SetDefaults()
+	}
+}
+
+// countsFailures reports whether the agent of the pod counts the failures of guarded probes. One of another release that the pod has already may not, and
+// its kuma-init does not know the flag.
+func (in *injection) countsFailures() bool {
+	return in.earlier == nil || in.earlier.image == in.options.Image
+}
+
+// kubeletOf returns what the kubelet gets of a handler, nothing of a hook.
+func (in *injection) kubeletOf(h handler, p mesh.Probe) Kubelet {
+	if h.probe == nil {
+		return Kubelet{}
+	}
+	if p.Guarded && !in.countsFailures() {
+		threshold := p.FailureThreshold
+		p.Guarded = false
+		return Kubelet{TimeoutSeconds: KubeletOf(p).TimeoutSeconds, FailureThreshold: threshold}
+	}
+	return KubeletOf(p)
+}
+
+// kubeletAgain returns what the kubelet gets of a probe that an earlier injection has rewritten: what it has, unless the guard is new or dropped. Where it
+// is dropped the user's threshold comes back.
+func (in *injection) kubeletAgain(h handler, before *mesh.Probe, now mesh.Probe) Kubelet {
+	k := in.kubeletOf(h, now)
+	switch {
+	case h.probe == nil:
+	case before.Guarded && !now.Guarded:
+		k.FailureThreshold = before.FailureThreshold
+	case before.Guarded == now.Guarded:
+		k.TimeoutSeconds = h.probe.TimeoutSeconds
+		if now.Guarded {
+			k.FailureThreshold = h.probe.FailureThreshold
+		}
+	}
+	return k
+}
+
+// guardedPortFlag of kuma-init has the port of guarded probes, which is the virtual port.
+const guardedPortFlag = "--guarded-port="
+
+// hasGuarded reports whether a probe of the pod is guarded.
+func (in *injection) hasGuarded() bool {
+	return slices.ContainsFunc(in.table, func(p mesh.Probe) bool { return p.Guarded })
+}
+
+// alive asks whether the agent answers. While it does not, nothing restarts the containers of guarded probes, whether they fail or not: it is restarted
+// after one and a half minutes of silence, in which it may just have had no processor.
+func (in *injection) alive() *corev1.Probe {
+	return &corev1.Probe{
+		ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{
+			Path: mesh.PathAlive, Port: intstr.FromInt32(in.port), HTTPHeaders: []corev1.HTTPHeader{{Name: mesh.ProbeHeader, Value: mesh.ProbeAlive}},
+		}},
+		PeriodSeconds: 30, TimeoutSeconds: 30, FailureThreshold: 3,
+		TerminationGracePeriodSeconds: new(int64(10)), // what hangs does not drain
+	}
+}
+
+// setGuarded adds to an earlier injection what the sidecar of a guarded pod has, or removes it.
+func (in *injection) setGuarded() {
+	if !in.countsFailures() {
+		return
+	}
+	in.setAlive()
+	in.setGuardedPort()
+}
+
+func (in *injection) setAlive() {
+	list, containers := in.sidecarList()
+	at := podspec.Index(containers, mesh.ContainerSidecar)
+	path, before := fmt.Sprintf("%s/%d/livenessProbe", list, at), containers[at].LivenessProbe
+	switch isOurs := before != nil && before.HTTPGet != nil && before.HTTPGet.Port == intstr.FromInt32(in.port); {
+	case in.hasGuarded() && !isOurs:
+		in.patch.add(path, in.alive())
+	case !in.hasGuarded() && before != nil:
+		in.patch.remove(path)
+	}
+}
+
+func (in *injection) setGuardedPort() {
+	first := podspec.Index(in.pod.Spec.InitContainers, mesh.ContainerInit)
+	if first < 0 {
+		return
+	}
+	args := in.pod.Spec.InitContainers[first].Args
+	i := slices.IndexFunc(args, func(arg string) bool { return strings.HasPrefix(arg, guardedPortFlag) })
+	path := fmt.Sprintf("%s/%d/args/", pathInitContainers, first)
+	switch want := guardedPortFlag + number(in.port); {
+	case !in.hasGuarded() && i >= 0:
+		in.patch.remove(path + strconv.Itoa(i))
+	case in.hasGuarded() && i < 0:
+		in.patch.add(path+"-", want)
+	case in.hasGuarded() && args[i] != want:
+		in.patch.replace(path+strconv.Itoa(i), want)
 	}
 }
 
@@ -52,16 +157,24 @@ func (in *injection) undiscarded(p *mesh.Probe) string {
 	case !in.perPort() || !p.WantsOwnPort():
 		return ""
 	case p.Protocol() == mesh.ProtocolTCP:
-		return "the kernel answers tcpSocket probes in the per-port mode"
+		return "the kernel answers tcpSocket probes in the per-port mode" + unifiedGuards
 	}
-	return "the kubelet discards no answer to a grpc probe, which is what it asks in the per-port mode"
+	return "the kubelet discards no answer to a grpc probe, which is what it asks in the per-port mode" + unifiedGuards
 }
+
+// What to do about a probe that is not guarded.
+const (
+	unifiedGuards = ": with " + mesh.AnnotationVirtualProbesMode + ": unified it would be guarded"
+	networkGuards = ", where the agent cannot ask: an httpGet, tcpSocket or grpc probe would be guarded"
+)
 
 // unguarded returns Decision.Unguarded.
 func (in *injection) unguarded(d Decision) string {
 	switch {
 	case !in.guarded || d.Type != mesh.ProbeLiveness:
 		return ""
+	case d.Why == runsInContainer:
+		return d.Why + networkGuards
 	case d.Probe == nil:
 		return d.Why
 	}

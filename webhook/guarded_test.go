@@ -117,10 +117,10 @@ func TestProbesThatCannotBeGuarded(t *testing.T) {
 		"TCP":              {guarded, "tcpSocket: {port: 80}", ""},
 		"gRPC":             {guarded, "grpc: {port: 80}", ""},
 		"HTTP, per port":   {perPortGuarded, "httpGet: {port: 80}", ""},
-		"exec":             {guarded, "exec: {command: [a]}", "exec runs in the container"},
-		"exec, per port":   {perPortGuarded, "exec: {command: [a]}", "exec runs in the container"},
-		"TCP, per port":    {perPortGuarded, "tcpSocket: {port: 80}", "the kernel answers tcpSocket probes in the per-port mode"},
-		"gRPC, per port":   {perPortGuarded, "grpc: {port: 80}", "the kubelet discards no answer to a grpc probe, which is what it asks in the per-port mode"},
+		"exec":             {guarded, "exec: {command: [a]}", "exec runs in the container, where the agent cannot ask: an httpGet, tcpSocket or grpc probe would be guarded"},
+		"exec, per port":   {perPortGuarded, "exec: {command: [a]}", "exec runs in the container, where the agent cannot ask: an httpGet, tcpSocket or grpc probe would be guarded"},
+		"TCP, per port":    {perPortGuarded, "tcpSocket: {port: 80}", "the kernel answers tcpSocket probes in the per-port mode: with sonde.dev/virtual-probes-mode: unified it would be guarded"},
+		"gRPC, per port":   {perPortGuarded, "grpc: {port: 80}", "the kubelet discards no answer to a grpc probe, which is what it asks in the per-port mode: with sonde.dev/virtual-probes-mode: unified it would be guarded"},
 		"another host":     {guarded, "httpGet: {host: h, port: 80}", `host "h" is asked and not the pod: left as it is`},
 		"an excluded port": {guarded + `, traffic.kuma.io/exclude-inbound-ports: "80"`, "httpGet: {port: 80}", "port 80 is excluded from redirection by traffic.kuma.io/exclude-inbound-ports: left as it is"},
 		"no port":          {guarded, "httpGet: {port: web}", `this container has no port named "web": left as it is`},
@@ -130,7 +130,7 @@ func TestProbesThatCannotBeGuarded(t *testing.T) {
 		},
 		"disabled, another host": {guarded + `, kuma.io/virtual-probes: disabled`, "httpGet: {host: h, port: 80}", `host "h" is asked and not the pod: left as it is`},
 		"load balancers' port":   {guarded + `, sonde.dev/lb-health-port: "9100"`, "httpGet: {path: /livez, port: 9100}", "the agent answers there: left as it is"},
-		"a bad threshold":        {guarded, "httpGet: {port: 80}, failureThreshold: -1", `failureThreshold: "-1": must be at least 1: left as it is, for the API server to judge`},
+		"a bad threshold":        {guarded, "httpGet: {port: 80}, failureThreshold: -1", `failureThreshold: -1: must be at least 1: left as it is, for the API server to judge`},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -164,17 +164,17 @@ func TestOtherProbesAreNotGuarded(t *testing.T) {
 
 // The kubelet reads these on the probe itself.
 func TestWhatStaysOnAGuardedProbe(t *testing.T) {
-	probe := "initialDelaySeconds: 1, periodSeconds: 2, timeoutSeconds: 3, successThreshold: 1, failureThreshold: 5, terminationGracePeriodSeconds: 6"
+	probe := "initialDelaySeconds: 1, periodSeconds: 2, timeoutSeconds: 3, successThreshold: 1, failureThreshold: 7, terminationGracePeriodSeconds: 6"
 	for _, mode := range []string{"", ", " + perPort} {
 		injected, _ := inject(t, podWith(guarded+mode, "livenessProbe: {httpGet: {port: 80}, "+probe+"}"), webhook.Options{})
 		got := injected.Spec.Containers[0].LivenessProbe
 		want := podWith("", "livenessProbe: {"+probe+"}").Spec.Containers[0].LivenessProbe
-		want.ProbeHandler, want.TimeoutSeconds = got.ProbeHandler, 4
+		want.ProbeHandler, want.TimeoutSeconds, want.FailureThreshold = got.ProbeHandler, 600, 5
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%s: the rewritten probe (-want +got):\n%s", mode, diff)
 		}
 		table, _, err := mesh.ParseProbeTable(tableOf(t, injected))
-		if err != nil || table[0].FailureThreshold != 5 || table[0].PeriodSeconds != 2 {
+		if err != nil || table[0].FailureThreshold != 7 || table[0].TimeoutSeconds != 3 || table[0].PeriodSeconds != 2 {
 			t.Errorf("%s: the table is %+v, %v", mode, table, err)
 		}
 	}
@@ -188,9 +188,9 @@ func TestExplainGuarded(t *testing.T) {
 		{Container: "app", Type: "liveness", Written: "grpc :90", Probe: &mesh.Probe{
 			ID: "app-liveness", Container: "app", Type: "liveness", TimeoutSeconds: 1, Guarded: true, FailureThreshold: 3, PeriodSeconds: 10,
 			GRPC: &mesh.GRPCProbe{Port: 90},
-		}},
+		}, Kubelet: webhook.Kubelet{TimeoutSeconds: 600, FailureThreshold: 5}},
 		{Container: "app", Type: "readiness", Written: "exec x", Why: "exec runs in the container"},
-		{Container: "job", Type: "liveness", Written: "exec x", Why: "exec runs in the container", Unguarded: "exec runs in the container"},
+		{Container: "job", Type: "liveness", Written: "exec x", Why: "exec runs in the container", Unguarded: "exec runs in the container, where the agent cannot ask: an httpGet, tcpSocket or grpc probe would be guarded"},
 	}
 	injected, _ := inject(t, pod, webhook.Options{})
 	for name, pod := range map[string]*corev1.Pod{"written": pod, "injected": injected} {

@@ -117,9 +117,13 @@ func inject(pod *corev1.Pod, ns *Namespace, o *Options) (*injection, error) {
 		if why := d.warning(); why != "" {
 			in.warn("%s: %s", in.handlers[i].field(), why)
 		}
-		if d.Probe != nil && in.rewritten(in.handlers[i]) == nil {
+		if d.Probe == nil {
+			continue
+		}
+		if in.rewritten(in.handlers[i]) == nil {
 			in.rewrite(in.handlers[i], *d.Probe)
 		}
+		in.setNumbers(in.handlers[i], d)
 	}
 	if in.earlier == nil {
 		in.addSidecar()
@@ -128,8 +132,10 @@ func inject(pod *corev1.Pod, ns *Namespace, o *Options) (*injection, error) {
 		if in.perPort() {
 			in.setArguments()
 		}
+		in.setGuarded()
 		in.orderContainers()
 	}
+	in.warnOtherMesh()
 	in.warnSharedUser()
 	in.warnPlaintext()
 	if ns != nil {
@@ -148,7 +154,7 @@ func (in *injection) prepare() (err error) {
 	}
 	if s := in.selection; !s.Injected {
 		if s.Warn || s.Why != "" && in.namespace == nil {
-			in.warn("%s: not injected", s.Why)
+			in.warn("%s", s.Why+notInjected)
 		}
 		return nil
 	}

@@ -370,7 +370,7 @@ func TestExplain(t *testing.T) {
 		{Container: "app", Type: "liveness", Written: "httpGet HTTPS :80 /a", Probe: &mesh.Probe{
 			ID: "app-liveness", Container: "app", Type: "liveness", TimeoutSeconds: 1,
 			HTTPGet: &mesh.HTTPGetProbe{Path: "/a", Port: 80, Scheme: "HTTPS"},
-		}},
+		}, Kubelet: webhook.Kubelet{TimeoutSeconds: 2}},
 		{Container: "app", Type: "readiness", Written: "exec x z", Why: "exec runs in the container"},
 		{Container: "app", Type: "preStop", Written: "httpGet h:1", Why: `host "h" is asked and not the pod: left as it is`, Warn: true},
 	}

@@ -159,6 +159,9 @@ func (in *injection) original(h handler) *corev1.Probe {
 	}
 	probe := *h.probe
 	probe.ProbeHandler, probe.TimeoutSeconds = HandlerOf(*entry), entry.TimeoutSeconds
+	if entry.Guarded {
+		probe.FailureThreshold = entry.FailureThreshold
+	}
 	return &probe
 }
 

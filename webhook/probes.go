@@ -26,6 +26,8 @@ type Decision struct {
 	Written string
 	// Probe is what the agent will do, nil if the probe or hook is left as it is.
 	Probe *mesh.Probe
+	// Kubelet is what the kubelet gets of a probe that the agent answers, but for one with a port of its own.
+	Kubelet Kubelet
 	// Why it is left as it is, "" if it is not.
 	Why string
 	// Warn says that Why is something that the user may not expect.
@@ -75,7 +77,7 @@ func (in *injection) decide(h handler) (Decision, error) {
 	if p := in.rewritten(h); p != nil {
 		again := *p
 		in.markGuarded(h, &again)
-		d.Probe = &again
+		d.Probe, d.Kubelet = &again, in.kubeletAgain(h, p, again)
 		return d, nil
 	}
 	if d.Why, d.Warn = in.obstacle(h); d.Why != "" {
@@ -89,7 +91,7 @@ func (in *injection) decide(h handler) (Decision, error) {
 		d.Why, d.Warn = why+": left as it is, for the API server to judge", true
 		return d, nil
 	}
-	d.Probe = &p
+	d.Probe, d.Kubelet = &p, in.kubeletOf(h, p)
 	return d, nil
 }
 
@@ -218,8 +220,18 @@ func (in *injection) rewrite(h handler, p mesh.Probe) {
 		get.Scheme = corev1.URISchemeHTTP
 	}
 	in.patchHandler(h, get)
-	if timeout := KubeletTimeout(p); h.probe != nil && timeout != h.probe.TimeoutSeconds {
-		in.patch.add(h.path()+"/timeoutSeconds", timeout)
+}
+
+// setNumbers gives the kubelet its numbers of a probe that asks the virtual port.
+func (in *injection) setNumbers(h handler, d Decision) {
+	if h.probe == nil || d.Probe.VirtualPort != 0 {
+		return
+	}
+	if k := d.Kubelet; k.TimeoutSeconds != h.probe.TimeoutSeconds {
+		in.patch.add(h.path()+"/timeoutSeconds", k.TimeoutSeconds)
+	}
+	if k := d.Kubelet; k.FailureThreshold != 0 && k.FailureThreshold != h.probe.FailureThreshold {
+		in.patch.add(h.path()+"/failureThreshold", k.FailureThreshold)
 	}
 }
 
@@ -240,6 +252,20 @@ func (in *injection) patchHandler(h handler, get *corev1.HTTPGetAction) {
 	}
 }
 
-// KubeletTimeout returns the timeout of a rewritten probe in seconds: one second more than the user's, which the agent
-// enforces, so that its answer arrives in time.
-func KubeletTimeout(p mesh.Probe) int32 { return int32(min(int64(p.TimeoutSeconds)+1, math.MaxInt32)) }
+// Kubelet is what the kubelet gets of a rewritten probe in place of the user's values.
+type Kubelet struct {
+	// TimeoutSeconds is one second more than the user's, which the agent enforces, so that its answer arrives in time. For a probe that is guarded no slow
+	// agent reaches it.
+	TimeoutSeconds int32
+	// FailureThreshold of a guarded probe, whose failures the agent counts; 0 for the user's.
+	FailureThreshold int32
+}
+
+// KubeletOf returns what the kubelet gets of p.
+func KubeletOf(p mesh.Probe) Kubelet {
+	k := Kubelet{TimeoutSeconds: int32(min(int64(p.TimeoutSeconds)+1, math.MaxInt32))}
+	if p.Guarded {
+		k.TimeoutSeconds, k.FailureThreshold = max(k.TimeoutSeconds, mesh.GuardedTimeoutSeconds), mesh.GuardedFailureThreshold
+	}
+	return k
+}

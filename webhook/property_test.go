@@ -282,6 +282,11 @@ func takeBack(t *testing.T, injected, before *corev1.Container, p mesh.Probe) {
 	if got.TimeoutSeconds = p.TimeoutSeconds; want.TimeoutSeconds == 0 {
 		want.TimeoutSeconds = 1
 	}
+	if p.Guarded {
+		if got.FailureThreshold = p.FailureThreshold; want.FailureThreshold == 0 {
+			want.FailureThreshold = 3
+		}
+	}
 	switch {
 	case want.HTTPGet != nil:
 		fill(t, want.HTTPGet, p)

@@ -50,5 +50,9 @@ func (d Decision) Asks(virtual int32) string {
 	case d.Type.IsHook():
 		return fmt.Sprintf("GET :%d%s", virtual, p.VirtualPath())
 	}
-	return fmt.Sprintf("GET :%d%s, %d s", virtual, p.VirtualPath(), KubeletTimeout(*p))
+	asks := fmt.Sprintf("GET :%d%s, %d s", virtual, p.VirtualPath(), d.Kubelet.TimeoutSeconds)
+	if p.Guarded {
+		asks += fmt.Sprintf(", %d failures", d.Kubelet.FailureThreshold)
+	}
+	return asks
 }

@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -295,15 +294,8 @@ func TestQuantitiesOfStrangers(t *testing.T) {
 	for _, text := range []string{`"1e-1000000000"`, `1e-1000000000`, `"1e1000000000"`, `"1e-999999"`, `{"a":1}`, `null`, `"` + strings.Repeat("1", 64<<10) + `"`} {
 		lists := `{"limits":{"cpu":` + text + `,"memory":` + text + `},"requests":{"cpu":` + text + `,"memory":` + text + `}}`
 		pod := `{"spec":{"resources":` + lists + `,"containers":[{"name":"app","resources":` + lists + `}]}}`
-		answered := make(chan int, 1)
-		go func() { answered <- post(t, s, webhook.PathInject, podReview("shop", []byte(pod))).Code }()
-		select {
-		case code := <-answered:
-			if code != http.StatusOK {
-				t.Errorf("%.30s is answered with %d", text, code)
-			}
-		case <-time.After(20 * time.Second):
-			t.Fatalf("%.30s is not answered", text)
+		if code := post(t, s, webhook.PathInject, podReview("shop", []byte(pod))).Code; code != http.StatusOK {
+			t.Errorf("%.30s is answered with %d", text, code)
 		}
 	}
 }

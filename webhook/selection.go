@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/internal/podspec"
 )
 
 // Namespace is what injection has to know of a pod's namespace.
@@ -28,6 +29,17 @@ type Selection struct {
 	Warn bool
 }
 
+// Warning is for the author of a pod without a sidecar, "" for none.
+func (s *Selection) Warning() string {
+	if !s.Warn {
+		return ""
+	}
+	return s.Why + notInjected
+}
+
+// notInjected ends the warning about a pod that is left alone.
+const notInjected = ": not injected"
+
 // Select decides whether a pod gets a sidecar. The pod's own label or annotation wins over the label of its namespace. ns is nil
 // where the namespace is not known, as in a file: then a pod gets one unless it says otherwise. The error says which label or
 // annotation has a wrong value.
@@ -42,26 +54,51 @@ func (o *Options) selectPod(ns *Namespace, pod *corev1.Pod) (Selection, error) {
 		return Selection{Why: "it is the mirror of a static pod"}, nil
 	}
 	asked, key, err := o.askedByPod(&pod.ObjectMeta)
-	if err != nil {
-		return Selection{}, err
-	}
-	if ns != nil {
+	if err == nil && ns != nil {
 		if ns.Name == metav1.NamespaceSystem || ns.Name == o.ControlPlaneNamespace {
 			return Selection{Why: "no pod of namespace " + ns.Name + " is injected", Warn: asked != nil && *asked}, nil
 		}
 		if asked == nil {
-			if asked, key, err = o.askedByNamespace(ns); err != nil || asked == nil {
-				return Selection{}, err
-			}
+			asked, key, err = o.askedByNamespace(ns)
+		}
+		if asked == nil && err == nil {
+			return Selection{}, nil
 		}
 	}
-	if asked != nil && !*asked {
+	return selectAsked(pod, asked, key, err)
+}
+
+// selectAsked decides about a pod for which key asks, or for which an error says what is wrong with that. asked is nil where the namespace is not known.
+func selectAsked(pod *corev1.Pod, asked *bool, key string, err error) (Selection, error) {
+	why := podspec.Unsupported(&pod.Spec)
+	switch {
+	case err != nil && why == "": // about other pods the API server does not ask, whatever their labels say
+		return Selection{}, err
+	case err == nil && asked != nil && !*asked:
 		return Selection{Why: key + " is disabled"}, nil
 	}
-	if why := unsupported(&pod.Spec); why != "" {
+	if why = cmp.Or(why, inOtherMesh(pod)); why != "" {
 		return Selection{Why: why, Warn: true}, nil
 	}
 	return Selection{Injected: true}, nil
+}
+
+// inOtherMesh returns why a pod is left to another mesh, "" if none has it. One that has our sidecar keeps it.
+func inOtherMesh(pod *corev1.Pod) string {
+	if podspec.IsInjected(&pod.Spec) {
+		return ""
+	}
+	for _, f := range podspec.Foreigners(pod) {
+		return f.By + ": it has a sidecar of " + f.Mesh + ", which takes its connections"
+	}
+	return ""
+}
+
+// warnOtherMesh warns of a pod into which another mesh has put its sidecar after ours.
+func (in *injection) warnOtherMesh() {
+	for _, f := range podspec.Foreigners(in.pod) {
+		in.warn("%s: it has a sidecar of %s, too, and only one of the two gets its connections: let one mesh inject it", f.By, f.Mesh)
+	}
 }
 
 // askedByPod returns what the labels and annotations of a pod ask for, and by which key, nil if they do not say.
@@ -102,19 +139,6 @@ func (o *Options) askedByNamespace(ns *Namespace) (asked *bool, by string, err e
 		}
 	}
 	return nil, "", nil
-}
-
-// unsupported returns why no sidecar can work in a pod, "" if one can.
-func unsupported(spec *corev1.PodSpec) string {
-	switch {
-	case spec.HostNetwork:
-		return "spec.hostNetwork: redirection would be that of the whole node"
-	case spec.OS != nil && spec.OS.Name == corev1.Windows:
-		return "spec.os: there is no sidecar for Windows"
-	case spec.NodeSelector[corev1.LabelOSStable] == string(corev1.Windows):
-		return "spec.nodeSelector: there is no sidecar for Windows"
-	}
-	return ""
 }
 
 func (ns *Namespace) labelField(key string) string {

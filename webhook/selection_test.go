@@ -45,6 +45,9 @@ func TestSelect(t *testing.T) {
 		"mirror":                          {map[string]string{kuma: "enabled"}, annotation("kubernetes.io/config.mirror", "x"), "", false, webhook.Selection{Why: "it is the mirror of a static pod"}},
 		"host network":                    {map[string]string{kuma: "enabled"}, "", "hostNetwork: true, ", false, webhook.Selection{Why: "spec.hostNetwork: redirection would be that of the whole node", Warn: true}},
 		"host network, not asked":         {nil, "", "hostNetwork: true, ", false, no},
+		"host network, and disabled":      {map[string]string{kuma: "enabled"}, label(kuma, "disabled"), "hostNetwork: true, ", false, disabledBy(kuma)},
+		"host network, a wrong value":     {nil, label(kuma, "x"), "hostNetwork: true, ", false, webhook.Selection{Why: "spec.hostNetwork: redirection would be that of the whole node", Warn: true}},
+		"windows, by node":                {map[string]string{kuma: "x"}, "", "nodeSelector: {kubernetes.io/os: windows}, ", false, webhook.Selection{Why: "spec.nodeSelector: there is no sidecar for Windows", Warn: true}},
 		"windows":                         {map[string]string{kuma: "enabled"}, "", "os: {name: windows}, ", false, webhook.Selection{Why: "spec.os: there is no sidecar for Windows", Warn: true}},
 	}
 	for name, tc := range tests {

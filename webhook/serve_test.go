@@ -4,31 +4,37 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
 
+	"github.com/sonde-mesh/sonde/internal/testing/certificate"
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// serve starts a server with TLS. It returns its URL, a client that trusts it, and a function that ends it and returns what Serve
-// returned.
-func serve(t testing.TB, o webhook.ServerOptions) (url string, client *http.Client, end func() error) {
+// Addresses on the network of a server, an API server and a pod. The certificate is for the name in serverURL.
+const (
+	serverURL = "https://webhook"
+	serverAt  = "10.0.0.1:443"
+	apiServer = "10.0.0.2"
+	somePod   = "10.0.0.3"
+)
+
+// serve starts a server with TLS. It returns its network, a client at apiServer that trusts it, and a function that ends it and returns what
+// Serve returned.
+func serve(t *testing.T, o webhook.ServerOptions) (n *virtual.Network, client *http.Client, end func() error) {
 	t.Helper()
-	lender := httptest.NewTLSServer(http.NotFoundHandler()) // has a certificate for 127.0.0.1
-	o.TLS = &tls.Config{Certificates: lender.TLS.Certificates}
-	roots := x509.NewCertPool()
-	roots.AddCert(lender.Certificate())
-	lender.Close()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	config, roots := certificate.Server(t, "webhook")
+	o.TLS, n = config, virtual.NewNetwork()
+	l, err := n.Listen(t.Context(), "tcp", serverAt)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +42,12 @@ func serve(t testing.TB, o webhook.ServerOptions) (url string, client *http.Clie
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(ctx, l) }()
-	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, ForceAttemptHTTP2: true}
+	transport := &http.Transport{
+		TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true,
+		DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+			return n.DialFrom(apiServer)(ctx, network, serverAt)
+		},
+	}
 	ended := false
 	end = func() error {
 		if ended {
@@ -52,12 +63,13 @@ func serve(t testing.TB, o webhook.ServerOptions) (url string, client *http.Clie
 			t.Errorf("Serve() = %v", err)
 		}
 	})
-	return "https://" + l.Addr().String(), &http.Client{Transport: transport, Timeout: time.Minute}, end
+	return n, &http.Client{Transport: transport}, end
 }
 
-func send(t testing.TB, client *http.Client, url string, body []byte) (*http.Response, string) {
+// send has a client ask for the injection of a pod.
+func send(t *testing.T, client *http.Client, body []byte) (*http.Response, string) {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, bytes.NewReader(body))
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, serverURL+webhook.PathInject, bytes.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,80 +88,78 @@ func send(t testing.TB, client *http.Client, url string, body []byte) (*http.Res
 }
 
 func TestServe(t *testing.T) {
-	url, client, _ := serve(t, enabled().options())
-	answer, text := send(t, client, url+webhook.PathInject, podReview("shop", []byte(`{"spec":{"containers":[{"name":"app"}]}}`)))
-	if answer.StatusCode != http.StatusOK || answer.ProtoMajor != 2 || answer.TLS.Version != tls.VersionTLS13 {
-		t.Errorf("%s %s: %s", answer.Proto, answer.Status, text)
-	}
-	if _, err := tls.Dial("tcp", url[len("https://"):], &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS11}); err == nil {
-		t.Error("the server speaks TLS 1.1")
-	}
+	synctest.Test(t, func(t *testing.T) {
+		n, client, _ := serve(t, enabled().options())
+		answer, text := send(t, client, podReview("shop", []byte(`{"spec":{"containers":[{"name":"app"}]}}`)))
+		if answer.StatusCode != http.StatusOK || answer.ProtoMajor != 2 || answer.TLS.Version != tls.VersionTLS13 {
+			t.Errorf("%s %s: %s", answer.Proto, answer.Status, text)
+		}
+		c := dial(t, n, apiServer)
+		if err := tls.Client(c, &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS11}).HandshakeContext(t.Context()); err == nil {
+			t.Error("the server speaks TLS 1.1")
+		}
+	})
 }
 
 // A request that has begun when the server is told to end gets its answer.
 func TestServeEndsGracefully(t *testing.T) {
-	o := enabled().options()
-	begun, answerIt := make(chan struct{}), make(chan struct{})
-	o.Namespace = func(context.Context, string) (webhook.Namespace, error) {
-		close(begun)
-		<-answerIt
-		return webhook.Namespace{}, nil
-	}
-	url, client, end := serve(t, o)
-	answered := make(chan int, 1)
-	go func() {
-		answer, _ := send(t, client, url+webhook.PathInject, podReview("shop", []byte(`{"spec":{"containers":[{"name":"app"}]}}`)))
-		answered <- answer.StatusCode
-	}()
-	<-begun
-	ended := make(chan error, 1)
-	go func() { ended <- end() }()
-	for deadline := time.Now().Add(30 * time.Second); ; {
-		c, err := net.Dial("tcp", url[len("https://"):])
-		if err != nil {
-			break // it has begun to end
+	synctest.Test(t, func(t *testing.T) {
+		o := enabled().options()
+		begun, answerIt := make(chan struct{}), make(chan struct{})
+		o.Namespace = func(context.Context, string) (webhook.Namespace, error) {
+			close(begun)
+			<-answerIt
+			return webhook.Namespace{}, nil
 		}
-		_ = c.Close()
-		if time.Now().After(deadline) {
-			t.Fatal("the server goes on")
+		n, client, end := serve(t, o)
+		answered := make(chan int, 1)
+		go func() {
+			answer, _ := send(t, client, podReview("shop", []byte(`{"spec":{"containers":[{"name":"app"}]}}`)))
+			answered <- answer.StatusCode
+		}()
+		<-begun
+		ended := make(chan error, 1)
+		go func() { ended <- end() }()
+		synctest.Wait()
+		if _, err := n.DialFrom(apiServer)(t.Context(), "tcp", serverAt); err == nil {
+			t.Error("the server goes on")
 		}
-	}
-	close(answerIt)
-	if status := <-answered; status != http.StatusOK {
-		t.Errorf("status %d, want 200", status)
-	}
-	if err := <-ended; err != nil {
-		t.Errorf("Serve() = %v", err)
-	}
+		close(answerIt)
+		if status := <-answered; status != http.StatusOK {
+			t.Errorf("status %d, want 200", status)
+		}
+		if err := <-ended; err != nil {
+			t.Errorf("Serve() = %v", err)
+		}
+	})
 }
 
 // TestServeAnswersWhileConnectionsAreHeld has a pod that opens more connections than there may be, and asks nothing.
 func TestServeAnswersWhileConnectionsAreHeld(t *testing.T) {
-	url, client, _ := serve(t, enabled().options())
-	client.Timeout = 5 * time.Second // the server waits for a handshake for longer
-	pod := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
-	for range 300 {
-		c, err := pod.DialContext(t.Context(), "tcp", url[len("https://"):])
-		if err != nil {
-			t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		n, client, _ := serve(t, enabled().options())
+		client.Timeout = 5 * time.Second // the server waits for a handshake for longer
+		for range 600 {
+			dial(t, n, somePod)
 		}
-		defer c.Close() //nolint:errcheck,gocritic // all are held until the end
-	}
-	answer, text := send(t, client, url+webhook.PathInject, podReview("shop", []byte(`{"spec":{"containers":[{"name":"app"}]}}`)))
-	if answer.StatusCode != http.StatusOK {
-		t.Errorf("%s: %s", answer.Status, text)
-	}
+		answer, text := send(t, client, podReview("shop", []byte(`{"spec":{"containers":[{"name":"app"}]}}`)))
+		if answer.StatusCode != http.StatusOK {
+			t.Errorf("%s: %s", answer.Status, text)
+		}
+	})
 }
 
 func TestServeOnABrokenListener(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := newServer(t, enabled().options()).Serve(t.Context(), l); err == nil {
-		t.Error("Serve() = nil")
-	}
+	synctest.Test(t, func(t *testing.T) {
+		l, err := virtual.NewNetwork().Listen(t.Context(), "tcp", serverAt)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := newServer(t, enabled().options()).Serve(t.Context(), l); err == nil {
+			t.Error("Serve() = nil")
+		}
+	})
 }

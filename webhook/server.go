@@ -28,6 +28,9 @@ const (
 	PathValidate = "/validate"
 )
 
+// MaxConnections is how many connections there may be at once.
+const MaxConnections = 512
+
 // Limits of the server. API servers are its only clients, each with one HTTP/2 connection, but any pod can connect: at the limit of connections,
 // a new one takes the place of another.
 const (
@@ -36,7 +39,6 @@ const (
 	maxBody = 8 << 20
 
 	maxHeaderBytes = 16 << 10
-	maxConnections = 512
 	// A stream takes some KiB before its turn comes. An API server that needs more of them opens another connection.
 	maxStreams = 32
 	// Of what comes before it is read, a connection may have one window. A frame has memory as soon as its header is there.
@@ -71,6 +73,8 @@ type ServerOptions struct {
 	PodExists func(namespace, name string) (bool, error)
 	// ServiceIPs returns the virtual addresses of a Service, none for one that is not there or has none, an error as Meshes.
 	ServiceIPs func(namespace, name string) ([]string, error)
+	// Connections is how many there may be at once. Default MaxConnections.
+	Connections int
 	// Log gets what no caller is told. Default slog.Default.
 	Log *slog.Logger
 	// Registerer of the metrics. Default none.
@@ -94,7 +98,7 @@ func NewServer(o ServerOptions) (*Server, error) {
 		turns: connlimit.NewPlaces[netip.Prefix](connlimit.Options{Total: maxPlaces}), decoders: newDecoders(),
 		warned: rate.Sometimes{Interval: time.Second},
 	}
-	s.options.Log = cmp.Or(o.Log, slog.Default())
+	s.options.Log, s.options.Connections = cmp.Or(o.Log, slog.Default()), cmp.Or(o.Connections, MaxConnections)
 	s.injection.strict = o.Strict
 	err := s.injection.complete()
 	for name, missing := range map[string]bool{
@@ -118,7 +122,7 @@ func NewServer(o ServerOptions) (*Server, error) {
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	config := s.options.TLS.Clone()
 	config.MinVersion = max(config.MinVersion, tls.VersionTLS12)
-	connections := connlimit.New(maxConnections)
+	connections := connlimit.New(s.options.Connections)
 	server := &http.Server{
 		Handler:           s.Handler(),
 		TLSConfig:         config,

@@ -57,6 +57,9 @@ func (in *injection) initContainer() corev1.Container {
 	if in.metricsPort != 0 {
 		c.Args = append(c.Args, metricsPortFlag, number(in.metricsPort))
 	}
+	if in.hasGuarded() {
+		c.Args = append(c.Args, guardedPortFlag+number(in.port))
+	}
 	if in.perPort() {
 		c.Args = append(c.Args, redirectProbesFlag, in.tcpProbes())
 	}
@@ -122,6 +125,9 @@ func (in *injection) sidecar() corev1.Container {
 		c.Args = append(c.Args, mesh.ArgProbesMode+string(in.mode))
 	}
 	c.Args = slices.Concat(c.Args, in.loadBalancerArgs(), in.metricsArgs())
+	if in.hasGuarded() {
+		c.LivenessProbe = in.alive()
+	}
 	if in.form == Native {
 		c.RestartPolicy = new(corev1.ContainerRestartPolicyAlways)
 		c.StartupProbe = readiness(startAttempts)

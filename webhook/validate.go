@@ -50,7 +50,7 @@ func (s *Server) validateObject(ctx context.Context, body []byte) (*admissionv1.
 	var warnings []string
 	var refused error
 	if kind == mesh.KindMesh {
-		refused = r.Object.checkMesh()
+		warnings, refused = r.Object.checkMesh()
 	} else {
 		warnings, refused, err = s.checkDataplane(ctx, r.Namespace, r.Object)
 	}
@@ -85,9 +85,21 @@ func (s *Server) deleteMesh(r *request[objectDocument]) (*admissionv1.AdmissionR
 	return &admissionv1.AdmissionResponse{UID: r.UID, Allowed: true}, nil
 }
 
-func (d *objectDocument) checkMesh() error {
+func (d *objectDocument) checkMesh() (warnings []string, refused error) {
 	o := &mesh.Mesh{Name: d.Metadata.Name, Labels: d.Metadata.Labels}
-	return d.check(o, &o.Spec, o.Validate)
+	if refused = d.check(o, &o.Spec, o.Validate); refused != nil {
+		return nil, refused // what a mistake left out would look as if it were not written
+	}
+	return warningsOf(o), nil
+}
+
+// warningsOf returns what is deprecated or without effect in an object, with paths of Kubernetes.
+func warningsOf(o mesh.Warner) (warnings []string) {
+	for _, w := range o.Warnings() {
+		w.Field = fieldOf(w.Field)
+		warnings = append(warnings, w.Error())
+	}
+	return warnings
 }
 
 // checkDataplane returns what is wrong with a Dataplane. Its name in the mesh is that of the object and its namespace.
@@ -112,10 +124,7 @@ func (s *Server) checkDataplane(ctx context.Context, namespace string, d *object
 		})
 	}
 	if refused == nil { // what a mistake left out would look as if it were not written
-		for _, w := range o.Warnings() {
-			w.Field = fieldOf(w.Field)
-			warnings = append(warnings, w.Error())
-		}
+		warnings = warningsOf(o)
 	}
 	unknownMesh, err := s.checkMesh(ctx, o.Mesh)
 	if unknownMesh != nil { // it may come later, in the same file

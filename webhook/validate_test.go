@@ -37,10 +37,12 @@ func TestValidate(t *testing.T) {
 		"name":             {"Mesh", `{metadata: {name: a.b}, spec: {}}`, []string{`metadata.name: "a.b": must be a DNS label`}, nil},
 		"backend":          {"Mesh", `{metadata: {name: blue}, spec: {mtls: {enabledBackend: ca-2, backends: [{name: ca, type: builtin}]}}}`, []string{`spec.mtls.enabledBackend: "ca-2": must be the name of one of mtls.backends: ca`}, nil},
 		"all at once":      {"Mesh", `{metadata: {name: blue}, spec: {mtls: {enabledBackend: x, backends: ` + backends + `}}}`, []string{"spec.mtls.enabledBackend", "spec.mtls.backends[1].name", "spec.mtls.backends[1].type", "spec.mtls.backends[1].mode"}, nil},
-		"types":            {"Mesh", `{metadata: {name: blue}, spec: {mtls: {enabledBackend: 5, backends: {}}}}`, []string{`spec.mtls.enabledBackend: "5": must be a text: put it in quotes`, `spec.mtls.backends: "{...}": must be a list`}, nil},
+		"types":            {"Mesh", `{metadata: {name: blue}, spec: {mtls: {enabledBackend: 5, backends: {}}}}`, []string{`spec.mtls.enabledBackend: 5: must be a text: put it in quotes`, `spec.mtls.backends: {...}: must be a list`}, nil},
 		"a duration":       {"Mesh", `{metadata: {name: blue}, spec: {mtls: {backends: [{name: ca, type: builtin, dpCert: {rotation: {expiration: soon}}}]}}}`, []string{`spec.mtls.backends[0].dpCert.rotation.expiration: "soon": must be a duration`}, nil},
-		"no object":        {"Mesh", `{metadata: {name: blue}, spec: []}`, []string{`spec: "[...]": must be an object`}, nil},
+		"no object":        {"Mesh", `{metadata: {name: blue}, spec: []}`, []string{`spec: [...]: must be an object`}, nil},
 		"null":             {"Mesh", `{metadata: {name: blue}, spec: {mtls: null}}`, nil, nil},
+		"mTLS is off":      {"Mesh", `{metadata: {name: blue}, spec: {mtls: {backends: [{name: ca, type: builtin}]}}}`, nil, []string{"spec.mtls.enabledBackend: is missing: mTLS is off, and all traffic is plain text, although backends say STRICT. To turn mTLS on, write the name of a backend: ca"}},
+		"empty mtls":       {"Mesh", `{metadata: {name: blue}, spec: {mtls: {}}}`, nil, []string{"spec.mtls: has no backend: mTLS is off, and all traffic is plain text. Write one in backends and its name in enabledBackend, or leave mtls out"}},
 		"dataplane":        {"Dataplane", `{metadata: {name: vm}, spec: ` + goodDataplane + `}`, nil, nil},
 		"its mesh":         {"Dataplane", `{metadata: {name: vm, labels: {kuma.io/mesh: blue}}, spec: ` + goodDataplane + `}`, nil, nil},
 		"another mesh":     {"Dataplane", `{metadata: {name: vm, labels: {kuma.io/mesh: red}}, spec: ` + goodDataplane + `}`, nil, []string{`kuma.io/mesh: "red": must be the name of a mesh that exists: there are blue, default, shop`}},
@@ -53,7 +55,7 @@ func TestValidate(t *testing.T) {
 		"deprecated":       {"Dataplane", `{metadata: {name: vm}, spec: {probes: {port: 9000}, tcpProbes: [{port: 80}], networking: {address: 10.0.0.1, inbound: [{port: 80, servicePort: 8080, tags: {kuma.io/service: web}}]}}}`, nil, []string{"spec.probes: is deprecated and will be removed in Sonde 2.0: it has an effect in the per-port mode alone (sonde.dev/virtual-probes-mode)", "spec.tcpProbes: is deprecated and will be removed in Sonde 2.0: it has an effect in the per-port mode alone (sonde.dev/virtual-probes-mode)"}},
 		"a header":         {"Dataplane", `{metadata: {name: vm}, spec: {networking: {address: 10.0.0.1, inbound: [{port: 80, serviceProbe: {httpGet: {httpHeaders: [{name: a, value: 5}]}}, tags: {kuma.io/service: web}}]}}}`, []string{`spec.networking.inbound[0].serviceProbe.httpGet.httpHeaders[0].value: must be a text`}, nil},
 		"an empty one":     {"Dataplane", `{metadata: {name: vm}}`, []string{"spec.networking.address: is missing"}, nil},
-		"unknown in a tag": {"Dataplane", `{metadata: {name: vm}, spec: {networking: {address: 10.0.0.1, inbound: [{port: 80, servicePort: 8080, tags: {kuma.io/service: web, a: [1]}}]}}}`, []string{`spec.networking.inbound[0].tags["a"]: "[...]": must be a text`}, nil},
+		"unknown in a tag": {"Dataplane", `{metadata: {name: vm}, spec: {networking: {address: 10.0.0.1, inbound: [{port: 80, servicePort: 8080, tags: {kuma.io/service: web, a: [1]}}]}}}`, []string{`spec.networking.inbound[0].tags["a"]: [...]: must be a text`}, nil},
 	}
 	for name, tc := range tests {
 		for _, operation := range []string{"CREATE", "UPDATE"} {
@@ -94,7 +96,7 @@ func TestDeletions(t *testing.T) {
 		"not in use":       {"Mesh", "DELETE", "null", object("green"), ""},
 		"a dataplane":      {"Dataplane", "DELETE", "null", object("blue"), ""},
 		"on its way out":   {"Mesh", "UPDATE", `{"metadata":{"name":"blue","deletionTimestamp":"2026-01-01T00:00:00Z"},"spec":{"mtls":5}}`, "null", ""},
-		"not yet":          {"Mesh", "UPDATE", object("blue"), "null", `spec.mtls: "5": must be an object`},
+		"not yet":          {"Mesh", "UPDATE", object("blue"), "null", `spec.mtls: 5: must be an object`},
 		"something unused": {"Mesh", "CONNECT", "null", "null", ""},
 	}
 	for name, tc := range tests {

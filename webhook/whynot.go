@@ -13,6 +13,8 @@ type Absence struct {
 	Why string
 	// Missing says that a pod like it would get one now: this one was made before that was asked for, or past the webhook.
 	Missing bool
+	// Warning is for the author of the pod, "" for none.
+	Warning string
 }
 
 // WhyNot says why a pod without our sidecar has none, by what decides about injection. It does not say whether the pod has one.
@@ -24,7 +26,7 @@ func WhyNot(ns *Namespace, pod *corev1.Pod, o Options) Absence {
 	case s.Injected:
 		return Absence{Missing: true, Why: fmt.Sprintf("it has no sidecar although %s asks for one: it was made before that, or past the webhook", o.asking(ns, pod))}
 	case s.Why != "":
-		return Absence{Why: "it has no sidecar: " + s.Why}
+		return Absence{Why: "it has no sidecar: " + s.Why, Warning: s.Warning()}
 	}
 	return Absence{Why: fmt.Sprintf("it has no sidecar, and nothing asks for one: neither it nor namespace %s has %s", ns.Name, strings.Join(o.InjectionKeys(), " or "))}
 }

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
@@ -30,21 +31,18 @@ func padded(prefix string, n, length int) []string {
 const fits = maxNameBytes / (1000 + nameOverhead)
 
 func TestNamesOfAStreamHaveABudget(t *testing.T) {
-	t.Parallel()
 	few, many := padded("a", 3500, 1000), padded("b", fits-3499, 1000)
-	t.Run("delta", func(t *testing.T) {
-		t.Parallel()
+	virtual.Run(t, "delta", func(t *testing.T) {
 		f := newFixture(t, Options{})
 		p := f.delta().listen()
 		p.send(ask("m/a", "EDS", few...))
 		p.send(ask("", "EDS", many[1:]...))
-		f.until("both are handled", func() bool { return f.metric("sonde_xds_requests_total") == 2 })
+		f.settles("both are handled", func() bool { return f.metric("sonde_xds_requests_total") == 2 })
 		p.quiet()
 		p.send(ask("", "RDS", many[0]))
 		p.endsWith(codes.ResourceExhausted, fmt.Sprintf("resource names: %d bytes with 192 for each name: at most 8388608 are allowed", (fits+1)*1192))
 	})
-	t.Run("versions of what does not exist", func(t *testing.T) {
-		t.Parallel()
+	virtual.Run(t, "versions of what does not exist", func(t *testing.T) {
 		f := newFixture(t, Options{})
 		f.want("m/a", "CDS x@1")
 		p := f.delta().listen()
@@ -58,8 +56,7 @@ func TestNamesOfAStreamHaveABudget(t *testing.T) {
 		}
 		p.endsWith(codes.ResourceExhausted, "resource names")
 	})
-	t.Run("types that are not served", func(t *testing.T) {
-		t.Parallel()
+	virtual.Run(t, "types that are not served", func(t *testing.T) {
 		f := newFixture(t, Options{}) // m/a is not known, so it waits for its answers
 		p := f.delta().listen()
 		for n, list := range [][]string{few, many} {
@@ -69,8 +66,7 @@ func TestNamesOfAStreamHaveABudget(t *testing.T) {
 		}
 		p.endsWith(codes.ResourceExhausted, "resource names")
 	})
-	t.Run("state of the world", func(t *testing.T) {
-		t.Parallel()
+	virtual.Run(t, "state of the world", func(t *testing.T) {
 		f := newFixture(t, Options{})
 		p := f.sotw().listen()
 		request := func(kind resource.Type, names []string) *discoveryv3.DiscoveryRequest {
@@ -79,7 +75,7 @@ func TestNamesOfAStreamHaveABudget(t *testing.T) {
 		p.send(request(resource.Endpoint, few))
 		p.send(request(resource.Endpoint, many)) // instead of the others
 		p.send(request(resource.Route, few[1:]))
-		f.until("all are handled", func() bool { return f.metric("sonde_xds_requests_total") == 3 })
+		f.settles("all are handled", func() bool { return f.metric("sonde_xds_requests_total") == 3 })
 		p.quiet()
 		p.send(request(resource.Route, few))
 		p.endsWith(codes.ResourceExhausted, "resource names")
@@ -88,17 +84,18 @@ func TestNamesOfAStreamHaveABudget(t *testing.T) {
 
 // TestNamesOfAllStreamsOfANode opens a second stream whose names do not fit beside those of the first one, which may be half-open.
 func TestNamesOfAllStreamsOfANode(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t, Options{})
-	first, second, other := f.delta().listen(), f.delta().listen(), f.delta().listen()
-	first.send(ask("m/a", "EDS", padded("a", 3500, 1000)...))
-	other.send(ask("m/b", "EDS", padded("b", 3500, 1000)...))
-	f.until("both are handled", func() bool { return f.metric("sonde_xds_requests_total") == 2 })
-	second.send(ask("m/a", "EDS", padded("c", 3500, 1000)...))
-	second.send(ask("", "EDS", padded("d", 100, 1000)...))
-	first.endsWith(codes.ResourceExhausted, `all streams of node "m/a": more than 8388608 bytes`)
-	second.quiet()
-	other.quiet()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, Options{})
+		first, second, other := f.delta().listen(), f.delta().listen(), f.delta().listen()
+		first.send(ask("m/a", "EDS", padded("a", 3500, 1000)...))
+		other.send(ask("m/b", "EDS", padded("b", 3500, 1000)...))
+		f.settles("both are handled", func() bool { return f.metric("sonde_xds_requests_total") == 2 })
+		second.send(ask("m/a", "EDS", padded("c", 3500, 1000)...))
+		second.send(ask("", "EDS", padded("d", 100, 1000)...))
+		first.endsWith(codes.ResourceExhausted, `all streams of node "m/a": more than 8388608 bytes`)
+		second.quiet()
+		other.quiet()
+	})
 }
 
 // TestUnansweredResponsesHaveABudget asks for names again and again, and ACKs nothing.
@@ -147,6 +144,27 @@ func TestUnansweredResponsesHaveABudget(t *testing.T) {
 				t.Errorf("%d bytes are counted when all is ACKed", p.inFlightBytes)
 			}
 		})
+	}
+}
+
+// TestAnAnswerCountsForThoseBefore has a proxy answer the last of several responses alone: what the others cost is free again, too.
+func TestAnAnswerCountsForThoseBefore(t *testing.T) {
+	p := newProxy(false)
+	p.setDesired(resource.Desired{Shared: setOf(t, "CDS a@1 b@1 c@1", nil)})
+	for _, name := range []string{"a", "b", "c"} {
+		if _, err := p.receiveDelta(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: string(resource.Cluster), ResourceNamesSubscribe: []string{name}}); err != nil {
+			t.Fatal(err)
+		}
+		for p.next() != nil {
+		}
+	}
+	s := p.subscription(resource.Cluster)
+	if len(s.inFlight) < 2 || p.inFlightBytes == 0 {
+		t.Fatalf("%d responses of %d bytes are in flight, want several", len(s.inFlight), p.inFlightBytes)
+	}
+	p.handleAck(s, s.inFlight[len(s.inFlight)-1].nonce, nil)
+	if p.inFlightBytes != 0 {
+		t.Errorf("%d bytes are counted when the last is ACKed", p.inFlightBytes)
 	}
 }
 

@@ -4,12 +4,13 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/protobuf/types/known/structpb"
 
-	"github.com/sonde-mesh/sonde/internal/logtest"
+	"github.com/sonde-mesh/sonde/internal/testing/logtest"
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
@@ -45,17 +46,21 @@ func TestDrainTimeOfANode(t *testing.T) {
 }
 
 func TestRemovalsAreSentWhenTheDrainIsOver(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t, Options{DrainTime: 100 * time.Millisecond})
-	f.want("m/a", "CDS static@1 static2@1 LDS l@1")
-	p := f.delta().listen()
-	p.send(ask("m/a", "CDS"))
-	p.send(ack(p.next(), ""))
-	p.send(ask("", "LDS"))
-	p.send(ack(p.next(), ""))
-	f.want("m/a", "CDS static@1 LDS l@2")
-	l := p.next()
-	expect(t, said(l), "LDS l@2")
-	p.send(ack(l, ""))
-	expect(t, said(p.next()), "CDS -static2")
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, Options{DrainTime: 10 * time.Second})
+		f.want("m/a", "CDS static@1 static2@1 LDS l@1")
+		p := f.delta().listen()
+		p.send(ask("m/a", "CDS"))
+		p.send(ack(p.next(), ""))
+		p.send(ask("", "LDS"))
+		p.send(ack(p.next(), ""))
+		f.want("m/a", "CDS static@1 LDS l@2")
+		l := p.next()
+		expect(t, said(l), "LDS l@2")
+		p.send(ack(l, ""))
+		time.Sleep(10*time.Second + drainMargin - 1)
+		p.quiet()
+		time.Sleep(time.Nanosecond)
+		expect(t, said(p.next()), "CDS -static2")
+	})
 }

@@ -8,6 +8,7 @@ import (
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
@@ -18,7 +19,7 @@ func gathering(t *testing.T) (p *proxy, d resource.Desired, ack func(r *response
 	set = set.With([]*resource.Resource{res(resource.Cluster, "b@1"), res(resource.Endpoint, "b@1")}, nil)
 	d = resource.Desired{Shared: set}
 	p, _ = syncAll(t, d, []string{"service-0000", "b"})
-	p.gatherTime = 100 * time.Millisecond
+	p.gatherTime = gatherTime
 	ack = func(r *response) {
 		if _, err := p.receiveDelta(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: string(r.subscription.kind), ResponseNonce: r.nonce}); err != nil {
 			t.Fatal(err)
@@ -46,7 +47,6 @@ func sentNames(r *response) []string {
 }
 
 func TestEndpointsGather(t *testing.T) {
-	t.Parallel()
 	first, second := res(resource.Endpoint, "service-0000@2"), res(resource.Endpoint, "service-0000@3")
 	other := res(resource.Endpoint, "b@2")
 	tests := map[string]struct {
@@ -67,7 +67,7 @@ func TestEndpointsGather(t *testing.T) {
 			if r := change(p, d, second); r != nil {
 				return r
 			}
-			<-time.After(p.gatherTime)
+			time.Sleep(gatherTime)
 			return p.next()
 		}, []string{"endpoint service-0000@3"}},
 		"not what was asked for": {func(p *proxy, d *resource.Desired, _ func(*response), _ *response) *response {
@@ -89,32 +89,33 @@ func TestEndpointsGather(t *testing.T) {
 		}, []string{"endpoint service-0000@3"}},
 	}
 	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				p, d, ack := gathering(t)
-				sent := change(p, &d, first)
-				if diff := cmp.Diff([]string{"endpoint service-0000@2"}, sentNames(sent)); diff != "" {
-					t.Fatalf("the first change (-want +got):\n%s", diff)
-				}
-				if diff := cmp.Diff(tc.want, sentNames(tc.then(p, &d, ack, sent))); diff != "" {
-					t.Errorf("sent (-want +got):\n%s", diff)
-				}
-			})
+		virtual.Run(t, name, func(t *testing.T) {
+			p, d, ack := gathering(t)
+			sent := change(p, &d, first)
+			if diff := cmp.Diff([]string{"endpoint service-0000@2"}, sentNames(sent)); diff != "" {
+				t.Fatalf("the first change (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(tc.want, sentNames(tc.then(p, &d, ack, sent))); diff != "" {
+				t.Errorf("sent (-want +got):\n%s", diff)
+			}
 		})
 	}
 }
 
 // TestGatheredChangesAreSent uses a real stream, and a proxy that never ACKs.
 func TestGatheredChangesAreSent(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t, Options{gatherTime: 50 * time.Millisecond})
-	f.want("m/a", "EDS x@1")
-	p := f.delta().listen()
-	p.send(ask("m/a", "EDS", "x"))
-	expect(t, said(p.next()), "EDS x@1")
-	for _, version := range []string{"2", "3", "4"} { // none of them is ACKed
-		f.want("m/a", "EDS x@"+version)
-		expect(t, said(p.next()), "EDS x@"+version)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, Options{})
+		f.want("m/a", "EDS x@1")
+		p := f.delta().listen()
+		p.send(ask("m/a", "EDS", "x"))
+		expect(t, said(p.next()), "EDS x@1")
+		for _, version := range []string{"2", "3", "4"} { // none of them is ACKed
+			f.want("m/a", "EDS x@"+version)
+			time.Sleep(gatherTime - 1)
+			p.quiet()
+			time.Sleep(time.Nanosecond)
+			expect(t, said(p.next()), "EDS x@"+version)
+		}
+	})
 }

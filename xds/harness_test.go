@@ -8,7 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
+	"testing/synctest"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -18,16 +18,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/sonde-mesh/sonde/internal/grpctest"
-	"github.com/sonde-mesh/sonde/internal/logtest"
-	"github.com/sonde-mesh/sonde/internal/waittest"
+	"github.com/sonde-mesh/sonde/internal/testing/grpctest"
+	"github.com/sonde-mesh/sonde/internal/testing/logtest"
 	"github.com/sonde-mesh/sonde/xds/resource"
-)
-
-// soon is how long a test waits for what must happen, quiet how long it checks that something does not happen.
-const (
-	soon  = 10 * time.Second
-	quiet = 50 * time.Millisecond
 )
 
 // fakeSource is a Source without a mesh.
@@ -67,7 +60,7 @@ func (f *fakeSource) called() string {
 	return strings.Join(f.calls, ", ")
 }
 
-// fixture is a server, and a connection to it in memory.
+// fixture is a server in a bubble, and a connection to it in memory. What it checks holds when all goroutines wait: no time passes meanwhile.
 type fixture struct {
 	t       *testing.T
 	server  *Server
@@ -127,10 +120,13 @@ func (f *fixture) metric(name string) float64 {
 	return sum
 }
 
-// until waits for something that another goroutine does.
-func (f *fixture) until(what string, done func() bool) {
+// settles checks a condition when all goroutines wait.
+func (f *fixture) settles(what string, holds func() bool) {
 	f.t.Helper()
-	waittest.Holds(f.t, soon, what, done)
+	synctest.Wait()
+	if !holds() {
+		f.t.Fatalf("not so: %s", what)
+	}
 }
 
 // fakeProxy is the proxy's end of a stream. It does not read responses before listen is called.
@@ -190,34 +186,39 @@ func (p *fakeProxy[Req, Resp]) send(r *Req) {
 	}
 }
 
+// next returns the response that the server has sent.
 func (p *fakeProxy[Req, Resp]) next() *Resp {
 	p.f.t.Helper()
+	synctest.Wait()
 	select {
 	case r := <-p.responses:
 		return r
 	case err := <-p.ended:
 		p.f.t.Fatalf("the stream has ended: %v", err)
-	case <-time.After(soon):
+	default:
 		p.f.t.Fatal("no response")
 	}
 	return nil
 }
 
+// quiet checks that the server has sent nothing more.
 func (p *fakeProxy[Req, Resp]) quiet() {
 	p.f.t.Helper()
+	synctest.Wait()
 	select {
 	case r := <-p.responses:
 		p.f.t.Fatalf("unexpected response: %v", r)
 	case err := <-p.ended:
 		p.f.t.Fatalf("the stream has ended: %v", err)
-	case <-time.After(quiet):
+	default:
 	}
 }
 
-// endsWith waits for the end of the stream, and checks its error.
+// endsWith checks the error with which the stream has ended. Responses before that are left out.
 func (p *fakeProxy[Req, Resp]) endsWith(code codes.Code, text string) {
 	p.f.t.Helper()
 	for {
+		synctest.Wait()
 		select {
 		case <-p.responses:
 		case err := <-p.ended:
@@ -225,7 +226,7 @@ func (p *fakeProxy[Req, Resp]) endsWith(code codes.Code, text string) {
 				p.f.t.Fatalf("the stream ended with %v, want %v with %q", err, code, text)
 			}
 			return
-		case <-time.After(soon):
+		default:
 			p.f.t.Fatal("the stream does not end")
 		}
 	}
@@ -264,7 +265,8 @@ func said(r *discoveryv3.DeltaDiscoveryResponse) string {
 func saidSotw(r *discoveryv3.DiscoveryResponse) string {
 	words := []string{shortOf(resource.Type(r.GetTypeUrl()))}
 	for _, x := range r.GetResources() {
-		words = append(words, string(x.GetValue()))
+		text, _, _ := strings.Cut(string(x.GetValue()), " ")
+		words = append(words, text)
 	}
 	return strings.Join(slices.Clip(words), " ")
 }

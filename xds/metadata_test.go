@@ -4,12 +4,13 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/structpb"
 
-	"github.com/sonde-mesh/sonde/internal/logtest"
+	"github.com/sonde-mesh/sonde/internal/testing/logtest"
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
@@ -55,28 +56,29 @@ func recording(node, typ string) *discoveryv3.DeltaDiscoveryRequest {
 
 // The newest stream of a node counts: what is made for another Envoy does not reach it, and streams of that end.
 func TestMetadataOfTheNewestStreamCounts(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t, Options{})
-	f.want("m/a", "CDS a@1")
-	before := f.delta().listen()
-	before.send(ask("m/a", "CDS"))
-	before.send(ack(before.next(), ""))
-	stale := f.source.desired["m/a"]
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, Options{})
+		f.want("m/a", "CDS a@1")
+		before := f.delta().listen()
+		before.send(ask("m/a", "CDS"))
+		before.send(ack(before.next(), ""))
+		stale := f.source.desired["m/a"]
 
-	now := f.delta().listen()
-	now.send(recording("m/a", "CDS"))
-	now.send(ack(now.next(), ""))
-	before.endsWith(codes.Aborted, `node "m/a" has opened a stream with other metadata`)
-	expect(t, f.server.Status()[0].Says, resource.Metadata{Records: true})
+		now := f.delta().listen()
+		now.send(recording("m/a", "CDS"))
+		now.send(ack(now.next(), ""))
+		before.endsWith(codes.Aborted, `node "m/a" has opened a stream with other metadata`)
+		expect(t, f.server.Status()[0].Says, resource.Metadata{Records: true})
 
-	stale.Shared = setOf(t, "CDS a@2", nil) // made before the newest stream, and published after it
-	f.server.Publish(map[string]resource.Desired{"m/a": stale})
-	now.quiet()
-	f.want("m/a", "CDS a@3")
-	expect(t, said(now.next()), "CDS a@3")
+		stale.Shared = setOf(t, "CDS a@2", nil) // made before the newest stream, and published after it
+		f.server.Publish(map[string]resource.Desired{"m/a": stale})
+		now.quiet()
+		f.want("m/a", "CDS a@3")
+		expect(t, said(now.next()), "CDS a@3")
 
-	again := f.delta().listen()
-	again.send(recording("m/a", "CDS"))
-	again.next()
-	now.quiet() // it says the same: both go on
+		again := f.delta().listen()
+		again.send(recording("m/a", "CDS"))
+		again.next()
+		now.quiet() // it says the same: both go on
+	})
 }

@@ -11,7 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/sonde-mesh/sonde/xds/envoysim"
+	"github.com/sonde-mesh/sonde/internal/testing/envoysim"
+	"github.com/sonde-mesh/sonde/internal/testing/slowtest"
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
@@ -23,7 +24,7 @@ func TestModel(t *testing.T) {
 	for _, sotw := range []bool{false, true} {
 		t.Run(fmt.Sprintf("sotw=%v", sotw), func(t *testing.T) {
 			t.Parallel()
-			for seed := range uint64(1000) {
+			for seed := range uint64(slowtest.Rounds(1000, 100)) {
 				synctest.Test(t, func(t *testing.T) {
 					g := newSimulation(t, seed, sotw)
 					g.play(300)

@@ -33,6 +33,22 @@ type Source interface {
 // status, and else PermissionDenied with its text.
 type Authorizer func(ctx context.Context, nodeID string) error
 
+const (
+	// firstMessageTimeout is how long a stream may take to send its first request, which has the node id.
+	firstMessageTimeout = 10 * time.Second
+	// sendTimeout is how long sending one response may take. After that the stream is ended, since the proxy does not read.
+	sendTimeout = time.Minute
+	// ackTimeout is how long a proxy may take to ACK or NACK a response before it is reported as late. Envoy withholds an ACK for up
+	// to 15 seconds while a cluster warms.
+	ackTimeout = 30 * time.Second
+	// gatherTime is how long changes of endpoints wait at most, to be sent together, while a proxy has not answered the last
+	// response with endpoints.
+	gatherTime = 100 * time.Millisecond
+	// streamsPerNode is how many streams of one node may be open at once. One more ends the oldest, whose connection may be
+	// dead without the server knowing it.
+	streamsPerNode = 3
+)
+
 // Options of a Server. The zero value is usable.
 type Options struct {
 	// Logger for streams and NACKs. Default: none.
@@ -41,31 +57,17 @@ type Options struct {
 	Describe func(node string) []any
 	// Registerer for the metrics sonde_xds_*. Default: none.
 	Registerer prometheus.Registerer
-	// firstMessageTimeout is how long a stream may take to send its first request, which has the node id. Default 10s.
-	firstMessageTimeout time.Duration
-	// sendTimeout is how long sending one response may take. After that the stream is ended, since the proxy does not read.
-	// Default 60s.
-	sendTimeout time.Duration
-	// ackTimeout is how long a proxy may take to ACK or NACK a response before it is reported as late. Default 30s, since
-	// Envoy withholds an ACK for up to 15 seconds while a cluster warms.
-	ackTimeout time.Duration
-	// gatherTime is how long changes of endpoints wait at most, to be sent together, while a proxy has not answered the last
-	// response with endpoints. Default 100ms.
-	gatherTime time.Duration
 	// DrainTime is how long Envoy lets the connections of a listener go on that is replaced or removed, if its node metadata
 	// does not say it (resource.NodeDrainTime). What only such a listener may still use is removed after that. Default 0:
 	// at once, as clients that are not Envoy expect.
 	DrainTime time.Duration
 	// MaxDrainTime is the longest drain time that node metadata may say. Default DrainTime.
 	MaxDrainTime time.Duration
-	// Inbound is called with the inbound listeners that a proxy has accepted, whenever they change. It must return at once. Default: none.
-	Inbound func(node string, s InboundStatus)
+	// Listeners is called with the listeners that a proxy has accepted, whenever they change. It must return at once. Default: none.
+	Listeners func(node string, s ListenerStatus)
 	// Aged says of the context of a stream that has ended that its connection had reached its age, so that the proxy comes back at once: no news for the log.
 	// Default: it never has.
 	Aged func(ctx context.Context) bool
-	// streamsPerNode is how many streams of one node may be open at once. One more ends the oldest, whose connection may be
-	// dead without the server knowing it. Default 3.
-	streamsPerNode int
 }
 
 func (o Options) withDefaults() Options {
@@ -76,12 +78,7 @@ func (o Options) withDefaults() Options {
 	if o.Aged == nil {
 		o.Aged = func(context.Context) bool { return false }
 	}
-	o.firstMessageTimeout = cmp.Or(o.firstMessageTimeout, 10*time.Second)
-	o.sendTimeout = cmp.Or(o.sendTimeout, time.Minute)
-	o.ackTimeout = cmp.Or(o.ackTimeout, 30*time.Second)
-	o.gatherTime = cmp.Or(o.gatherTime, 100*time.Millisecond)
 	o.MaxDrainTime = cmp.Or(o.MaxDrainTime, o.DrainTime)
-	o.streamsPerNode = cmp.Or(o.streamsPerNode, 3)
 	return o
 }
 
@@ -131,8 +128,8 @@ type node struct {
 	attachMu sync.Mutex // held during Attach and Detach, so that they never overlap for one proxy
 	streams  []*stream  // oldest first; guarded by Server.mu
 
-	reportMu sync.Mutex     // held during Options.Inbound; taken before any other lock
-	reported *InboundStatus // what was reported last; nil if nothing was
+	reportMu sync.Mutex      // held during Options.Listeners; taken before any other lock
+	reported *ListenerStatus // what was reported last; nil if nothing was
 }
 
 // NewServer returns a server that gets from src what proxies should have, and lets authorize check who they are.
@@ -201,8 +198,8 @@ func (s *Server) attach(id string, st *stream) error {
 		s.nodes[id] = n
 	}
 	n.streams = append(n.streams, st)
-	for _, old := range n.streams[:max(0, len(n.streams)-s.o.streamsPerNode)] {
-		old.end(status.Errorf(codes.Aborted, "node %q has opened %d newer streams", id, s.o.streamsPerNode))
+	for _, old := range n.streams[:max(0, len(n.streams)-streamsPerNode)] {
+		old.end(status.Errorf(codes.Aborted, "node %q has opened %d newer streams", id, streamsPerNode))
 	}
 	s.mu.Unlock()
 	if err := st.authorize(); err != nil {
@@ -233,7 +230,7 @@ func (s *Server) remove(id string, st *stream) {
 // detach removes a stream. If the proxy has another one, that counts now.
 func (s *Server) detach(id string, st *stream) {
 	s.detachStream(id, st)
-	s.reportInbound(id)
+	s.reportListeners(id)
 }
 
 func (s *Server) detachStream(id string, st *stream) {
@@ -253,7 +250,7 @@ func (s *Server) detachStream(id string, st *stream) {
 func (s *Server) Status() []ProxyStatus {
 	var all []ProxyStatus
 	for _, st := range s.all() {
-		all = append(all, st.status(s.o.ackTimeout))
+		all = append(all, st.status())
 	}
 	slices.SortFunc(all, func(a, b ProxyStatus) int {
 		return cmp.Or(cmp.Compare(a.Node, b.Node), a.Connected.Compare(b.Connected))
@@ -290,7 +287,7 @@ func (s *Server) all() []*stream {
 func (s *Server) late() float64 {
 	late := 0
 	for _, st := range s.all() {
-		if st.late(s.o.ackTimeout) {
+		if st.late() {
 			late++
 		}
 	}
@@ -300,7 +297,7 @@ func (s *Server) late() float64 {
 func (s *Server) refused() map[resource.Type]int {
 	refused := map[resource.Type]int{}
 	for _, st := range s.all() {
-		for _, t := range st.status(s.o.ackTimeout).Types {
+		for _, t := range st.status().Types {
 			refused[t.Type] += len(t.NACKs)
 		}
 	}

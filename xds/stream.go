@@ -43,7 +43,7 @@ func newStream(s *Server, node *corev3.Node, sotw bool, send func(*response) err
 	st := &stream{
 		server: s, node: node.GetId(), says: s.metadataOf(node), connected: time.Now(), proxy: newProxy(sotw), send: send, ended: make(chan error, 1),
 	}
-	st.proxy.gatherTime = s.o.gatherTime
+	st.proxy.gatherTime = gatherTime
 	st.proxy.drainTime = s.drainTime(node)
 	return st
 }
@@ -58,7 +58,7 @@ func (st *stream) end(err error) {
 
 // endStalled ends the stream of a proxy that does not read.
 func (st *stream) endStalled() {
-	st.end(status.Errorf(codes.DeadlineExceeded, "the proxy has not read for %s", st.server.o.sendTimeout))
+	st.end(status.Errorf(codes.DeadlineExceeded, "the proxy has not read for %s", sendTimeout))
 }
 
 // close makes sure that no more responses are sent.
@@ -71,16 +71,16 @@ func (st *stream) close() {
 	}
 }
 
-// late reports whether a response has waited for its ACK or NACK for longer than after.
-func (st *stream) late(after time.Duration) bool {
+// late reports whether a response has waited for its ACK or NACK for longer than ackTimeout.
+func (st *stream) late() bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	since := st.proxy.unanswered()
-	return !since.IsZero() && time.Since(since) > after
+	return !since.IsZero() && time.Since(since) > ackTimeout
 }
 
-func (st *stream) status(ackTimeout time.Duration) ProxyStatus {
-	late := st.late(ackTimeout)
+func (st *stream) status() ProxyStatus {
+	late := st.late()
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	return ProxyStatus{
@@ -197,7 +197,7 @@ func ignoreEOF(err error) error {
 	return err
 }
 
-// receiveFirst waits for the first request, for at most Options.firstMessageTimeout.
+// receiveFirst waits for the first request, for at most firstMessageTimeout.
 func receiveFirst[Req any](ctx context.Context, s *Server, recv func() (Req, error)) (Req, error) {
 	type received struct {
 		r   Req
@@ -208,7 +208,7 @@ func receiveFirst[Req any](ctx context.Context, s *Server, recv func() (Req, err
 		r, err := recv()
 		first <- received{r, err}
 	})
-	timer := time.NewTimer(s.o.firstMessageTimeout)
+	timer := time.NewTimer(firstMessageTimeout)
 	defer timer.Stop()
 	var none Req
 	select {
@@ -217,7 +217,7 @@ func receiveFirst[Req any](ctx context.Context, s *Server, recv func() (Req, err
 	case <-ctx.Done():
 		return none, status.FromContextError(ctx.Err()).Err()
 	case <-timer.C:
-		return none, status.Errorf(codes.DeadlineExceeded, "no request within %s", s.o.firstMessageTimeout)
+		return none, status.Errorf(codes.DeadlineExceeded, "no request within %s", firstMessageTimeout)
 	}
 }
 
@@ -263,7 +263,7 @@ func receiveOne[Req request](ctx context.Context, st *stream, p protocol[Req], r
 		return err
 	}
 	if resource.Type(r.GetTypeUrl()) == resource.Listener {
-		st.server.reportInbound(st.node)
+		st.server.reportListeners(st.node)
 	}
 	st.server.metrics.requests.WithLabelValues(typeLabel(resource.Type(r.GetTypeUrl()))).Inc()
 	for _, n := range nacks {
@@ -330,7 +330,7 @@ func (st *stream) startSending(r *response) {
 			r = st.nextOrStop()
 		}
 		for ; r != nil; r = st.nextOrStop() {
-			stalled := time.AfterFunc(st.server.o.sendTimeout, st.endStalled)
+			stalled := time.AfterFunc(sendTimeout, st.endStalled)
 			err := st.send(r)
 			stalled.Stop()
 			if err != nil {
@@ -364,7 +364,7 @@ func (st *stream) nextOrStop() *response {
 	st.sending = r != nil
 	st.mu.Unlock()
 	if !known {
-		st.server.reportInbound(st.node) // the first view: what the proxy asked for before it has said what it has
+		st.server.reportListeners(st.node) // the first view: what the proxy asked for before it has said what it has
 	}
 	return r
 }

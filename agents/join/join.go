@@ -32,10 +32,10 @@ func (s *Server) tryJoin(ctx context.Context, r *agentv1.JoinRequest) (*agentv1.
 	}
 	response, err := s.join(ctx, c, r)
 	if err != nil {
-		s.waits(ctx, c, address, err)
+		s.waits(ctx, c, r.GetInstance(), address, err)
 		return nil, err
 	}
-	s.Joined(c.ID())
+	s.Joined(c.ID(), r.GetInstance())
 	return response, nil
 }
 
@@ -43,6 +43,11 @@ func (s *Server) tryJoin(ctx context.Context, r *agentv1.JoinRequest) (*agentv1.
 func (s *Server) join(ctx context.Context, c credential, r *agentv1.JoinRequest) (*agentv1.JoinResponse, error) {
 	log := s.o.Logger.With("peer", call.Address(ctx), "mesh", c.Mesh, "proxy", c.Dataplane, "by", c.by)
 	m, p, err := call.Proxy(s.o.View(), c.Mesh, c.Dataplane)
+	if status.Code(err) == codes.FailedPrecondition {
+		if why := s.o.Absent(c.Subject); why != "" {
+			err = status.Error(codes.FailedPrecondition, why)
+		}
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -54,12 +54,12 @@ func (s *Server) tell(r Refusal, code codes.Code) {
 
 // waits records and logs that a proxy with a valid credential could not join, and tells of it. Errors of the control plane itself
 // are logged elsewhere.
-func (s *Server) waits(ctx context.Context, c credential, peer string, err error) {
+func (s *Server) waits(ctx context.Context, c credential, process, peer string, err error) {
 	code, reason := status.Code(err), status.Convert(err).Message()
 	if code == codes.Internal || code == codes.Unavailable {
 		return
 	}
-	news, lasts, recorded := s.waiting.add(c.ID(), reason, s.o.Now())
+	news, lasts, recorded := s.waiting.add(c.ID(), refused{process, code == codes.AlreadyExists}, reason, s.o.Now())
 	if news && recorded {
 		s.o.Waits(c.ID())
 	}

@@ -45,7 +45,7 @@ func (s *Server) renew(ctx context.Context, r *agentv1.RenewRequest) (*agentv1.R
 	if err != nil {
 		return nil, err
 	}
-	s.Joined(caller.ID())
+	s.Joined(caller.ID(), "") // it does not say which process it is
 	log.InfoContext(ctx, "certificate renewed", "serial", issued.Serial, "expires", issued.NotAfter)
 	return &agentv1.RenewResponse{Identity: identityOf(issued)}, nil
 }

@@ -59,7 +59,9 @@ type Options struct {
 	// Version of the control plane, to say which agents it does not support. Default: of none.
 	Version string
 	// Refused is told of joins that are refused, seldom for one address. It must return at once.
-	Refused    func(Refusal)
+	Refused func(Refusal)
+	// Absent says why a proxy with a valid credential has no Dataplane, "" if nothing is known of that.
+	Absent     func(identity.Subject) string
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer
 	Now        func() time.Time
@@ -120,9 +122,16 @@ func (s *Server) Sweep() {
 	}
 }
 
-// Joined notes that a proxy waits no more: it has joined, here or elsewhere.
-func (s *Server) Joined(id mesh.ID) {
-	if s.waiting.remove(id) {
+// Joined notes that a process of a proxy waits no more: it has joined, or has a session, here or elsewhere. It is "" if that is not known.
+func (s *Server) Joined(id mesh.ID, process string) {
+	if s.waiting.remove(id, process) {
+		s.o.Waits(id)
+	}
+}
+
+// Ended notes that the session of a proxy has ended at that time, here or elsewhere.
+func (s *Server) Ended(id mesh.ID, at time.Time) {
+	if s.waiting.ended(id, at) {
 		s.o.Waits(id)
 	}
 }
@@ -134,6 +143,6 @@ func (s *Server) Wait(id mesh.ID) (Wait, bool) { return s.waiting.of(id) }
 func (s *Server) Waiting() map[mesh.ID]Wait { return s.waiting.all() }
 
 // Duplicate records and logs that a process with the certificate of a proxy has got no session, since another one has it.
-func (s *Server) Duplicate(ctx context.Context, who identity.Subject, err error) {
-	s.waits(ctx, credential{who, byCertificate}, call.Address(ctx), err)
+func (s *Server) Duplicate(ctx context.Context, who identity.Subject, process string, err error) {
+	s.waits(ctx, credential{who, byCertificate}, process, call.Address(ctx), err)
 }

@@ -13,7 +13,7 @@ func TestWaiting(t *testing.T) {
 	h := &waiting{proxies: map[mesh.ID]Wait{}}
 	add := func(id mesh.ID, reason string, at time.Duration, wantNews, wantLasts, wantRecorded bool) {
 		t.Helper()
-		if news, lasts, recorded := h.add(id, reason, start.Add(at)); news != wantNews || lasts != wantLasts || recorded != wantRecorded {
+		if news, lasts, recorded := h.add(id, refused{}, reason, start.Add(at)); news != wantNews || lasts != wantLasts || recorded != wantRecorded {
 			t.Errorf("add(%s, %s) after %s = %v, %v, %v, want %v, %v, %v", id, reason, at, news, lasts, recorded, wantNews, wantLasts, wantRecorded)
 		}
 	}
@@ -27,7 +27,7 @@ func TestWaiting(t *testing.T) {
 		t.Errorf("it waits since %s for %q, want since the first try, and the last reason", got.Since, got.Reason)
 	}
 	for i := range maxWaiting {
-		h.add(fmt.Sprintf("default/%d", i), "", start)
+		h.add(fmt.Sprintf("default/%d", i), refused{}, "", start)
 	}
 	add("default/b", "", 0, true, false, false)
 	add("default/a", "other workload", 110*time.Second, false, false, true)
@@ -36,6 +36,38 @@ func TestWaiting(t *testing.T) {
 		t.Errorf("%d wait, want the one that has tried within %s", n, waitsFor)
 	}
 	add("default/b", "", 0, true, false, true)
-	h.remove("default/b")
+	h.remove("default/b", "")
 	add("default/b", "", 0, true, false, true)
+}
+
+// TestRefusalGoesWithItsProcess has process b refused, 10 s after the start.
+func TestRefusalGoesWithItsProcess(t *testing.T) {
+	const id = "default/a"
+	start := time.Unix(1e9, 0)
+	tried := start.Add(10 * time.Second)
+	for name, tc := range map[string]struct {
+		duplicate bool
+		then      func(*waiting)
+		stays     bool
+	}{
+		"nothing happens":                               {true, func(*waiting) {}, true},
+		"it tries no more":                              {true, func(w *waiting) { w.forget(tried.Add(duplicateFor)) }, false},
+		"it may try again":                              {true, func(w *waiting) { w.forget(tried.Add(duplicateFor - 1)) }, true},
+		"it gets the session":                           {true, func(w *waiting) { w.remove(id, "b") }, false},
+		"the one that has the session joins":            {true, func(w *waiting) { w.remove(id, "a") }, true},
+		"the session ends":                              {true, func(w *waiting) { w.ended(id, tried.Add(time.Second)) }, false},
+		"another session had ended before":              {true, func(w *waiting) { w.ended(id, start) }, true},
+		"for another reason, and another process joins": {false, func(w *waiting) { w.remove(id, "a") }, false},
+		"for another reason, and tries seldom":          {false, func(w *waiting) { w.forget(tried.Add(duplicateFor)) }, true},
+		"for another reason, and the session ends":      {false, func(w *waiting) { w.ended(id, tried.Add(time.Second)) }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := &waiting{proxies: map[mesh.ID]Wait{}}
+			w.add(id, refused{"b", tc.duplicate}, "why", tried)
+			tc.then(w)
+			if _, waits := w.of(id); waits != tc.stays {
+				t.Errorf("it waits: %t, want %t", waits, tc.stays)
+			}
+		})
+	}
 }

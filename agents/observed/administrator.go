@@ -10,6 +10,7 @@ import (
 
 	"github.com/sonde-mesh/sonde/agents/call"
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/facts"
 	"github.com/sonde-mesh/sonde/internal/cut"
 	"github.com/sonde-mesh/sonde/meshview"
 )
@@ -17,9 +18,9 @@ import (
 // loadDrained restores which proxies an administrator had drained before the restart. One whose record cannot be read is drained, too: only its
 // reason is lost.
 func (s *State) loadDrained() error {
-	ids, err := s.drained.all()
+	ids, err := s.drained.All()
 	for _, id := range ids {
-		reason, err := s.drained.data(id)
+		reason, err := s.drained.Read(id)
 		if err != nil {
 			meshName, name := mesh.SplitID(id)
 			s.o.Logger.Error("reason of a drain not read", "mesh", meshName, "proxy", name, "err", err)
@@ -35,7 +36,7 @@ func drainedText(reason string) string {
 
 // observeAdministrator passes on why an administrator drains a proxy, "" if none does.
 func (s *State) observeAdministrator(id mesh.ID, text string) {
-	s.observed.update(id, func(f *facts) { f.Administrator = text })
+	s.facts.Update(id, func(o *facts.Own) { o.Administrator = text })
 }
 
 // SetDrained keeps new traffic from a proxy, for a reason to be shown, or lets it have new traffic again if reason is nil. It returns why the
@@ -53,7 +54,7 @@ func (s *State) SetDrained(ctx context.Context, p *meshview.Proxy, reason *strin
 	before = s.Of(id).Administrator
 	log := s.o.Logger.With("mesh", meshName, "proxy", name)
 	if reason == nil {
-		if err := s.drained.remove(id); err != nil {
+		if err := s.drained.Remove(id); err != nil {
 			return "", call.Internal(ctx, log, "forget the drain", err)
 		}
 		s.observeAdministrator(id, "")
@@ -61,7 +62,7 @@ func (s *State) SetDrained(ctx context.Context, p *meshview.Proxy, reason *strin
 		return before, nil
 	}
 	kept := cut.Text(*reason, mesh.MaxDrainReason)
-	if err := s.drained.writeData(id, []byte(kept+"\n")); err != nil {
+	if err := s.drained.Write(id, []byte(kept+"\n")); err != nil {
 		return "", call.Internal(ctx, log, "write the drain", err)
 	}
 	s.observeAdministrator(id, drainedText(kept))
@@ -73,11 +74,11 @@ func (s *State) SetDrained(ctx context.Context, p *meshview.Proxy, reason *strin
 func (s *State) forgetDrained(gone func(mesh.ID) bool) error {
 	s.drainedLock.Lock()
 	defer s.drainedLock.Unlock()
-	for _, id := range s.observed.which(func(f facts) bool { return f.Administrator != "" }) {
+	for _, id := range s.facts.Which(func(o facts.Own) bool { return o.Administrator != "" }) {
 		if !gone(id) {
 			continue
 		}
-		if err := s.drained.remove(id); err != nil {
+		if err := s.drained.Remove(id); err != nil {
 			return fmt.Errorf("forget the drain of %s: %w", id, err)
 		}
 		s.observeAdministrator(id, "")

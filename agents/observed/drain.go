@@ -4,11 +4,12 @@ import (
 	"fmt"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/facts"
 )
 
 // loadDraining restores what was known about drains before the restart.
 func (s *State) loadDraining() error {
-	ids, err := s.drains.all()
+	ids, err := s.drains.All()
 	for _, id := range ids {
 		s.observeDraining(id, true)
 	}
@@ -16,30 +17,30 @@ func (s *State) loadDraining() error {
 }
 
 // SetDraining records in the storage whether a proxy drains, and then passes it to the view's builder.
-func (s *State) SetDraining(id mesh.ID, draining bool, session Order) error {
-	if s.observed.factsOf(id).Draining != draining {
+func (s *State) SetDraining(id mesh.ID, draining bool, session facts.Order) error {
+	if s.facts.Own(id).Draining != draining {
 		if err := s.recordDraining(id, draining); err != nil {
 			return err
 		}
 	}
-	s.observed.update(id, func(f *facts) { f.Draining, f.session = draining, session })
+	s.facts.Update(id, func(o *facts.Own) { o.Draining, o.Session = draining, session })
 	return nil
 }
 
 func (s *State) recordDraining(id mesh.ID, draining bool) error {
 	if draining {
-		return s.drains.write(id, s.o.Now())
+		return s.drains.Add(id, s.o.Now())
 	}
-	return s.drains.remove(id)
+	return s.drains.Remove(id)
 }
 
 func (s *State) observeDraining(id mesh.ID, draining bool) {
-	s.observed.update(id, func(f *facts) { f.Draining = draining })
+	s.facts.Update(id, func(o *facts.Own) { o.Draining = draining })
 }
 
 // forgetDrains removes the records of proxies that are gone.
 func (s *State) forgetDrains(gone func(mesh.ID) bool, sessions Sessions) error {
-	for _, id := range s.observed.which(func(f facts) bool { return f.Draining }) {
+	for _, id := range s.facts.Which(func(o facts.Own) bool { return o.Draining }) {
 		if !gone(id) {
 			continue
 		}

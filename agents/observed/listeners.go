@@ -7,12 +7,14 @@ import (
 	"time"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	peerv1 "github.com/sonde-mesh/sonde/api/peer/v1"
+	"github.com/sonde-mesh/sonde/facts"
 )
 
-// Listeners are the inbound listeners of a proxy, as its Envoy has answered them.
+// Listeners are the listeners of a proxy, as its Envoy has answered them.
 type Listeners struct {
-	// Accepted are the addresses of those that Envoy has accepted.
-	Accepted []netip.AddrPort
+	// Accepted are the addresses of those for inbounds that Envoy has accepted, Outbounds of those for the application's own traffic.
+	Accepted, Outbounds []netip.AddrPort
 	// Refused are the reasons why it has refused others, by address.
 	Refused map[netip.AddrPort]string
 	// Since is when Envoy has opened the newest of its ADS streams here.
@@ -21,62 +23,75 @@ type Listeners struct {
 
 // loadUnaccepted restores which proxies had no listener before the restart.
 func (s *State) loadUnaccepted() error {
-	ids, err := s.unacceptedRecords.all()
+	ids, err := s.unacceptedRecords.All()
 	for _, id := range ids {
 		s.unaccepted[id] = true
-		s.observed.update(id, func(f *facts) { f.ListenersKnown = true })
+		s.expectListeners(id)
 	}
 	return err
 }
 
+// expectListeners has a proxy wait for its listeners.
+func (s *State) expectListeners(id mesh.ID) {
+	s.updateListeners(id, func(m *peerv1.Listeners, _ facts.Order) {
+		if m.GetOutbounds() == nil {
+			m.Outbounds = &peerv1.Outbounds{}
+		}
+	})
+}
+
+// updateListeners changes what this replica knows of the listeners of a proxy. newest is the order of what all replicas know.
+func (s *State) updateListeners(id mesh.ID, change func(m *peerv1.Listeners, newest facts.Order)) {
+	_ = s.facts.Listeners.Update(id, func(own, newest facts.Fact[*peerv1.Listeners]) facts.Fact[*peerv1.Listeners] { // they are not stored
+		m := &peerv1.Listeners{
+			Order: own.Order().Proto(), Accepted: own.Said.GetAccepted(), Refused: own.Said.GetRefused(), Outbounds: own.Said.GetOutbounds(),
+		}
+		change(m, newest.Order())
+		return facts.Fact[*peerv1.Listeners]{Said: m}
+	})
+}
+
 // ObserveListeners records what the Envoy of a proxy has answered.
 func (s *State) ObserveListeners(id mesh.ID, l Listeners) {
-	newest := Order{}
-	for _, said := range s.Said(id) {
-		if order := OrderOf(said.Proxy.GetListeners().GetOrder()); order.Compare(newest) > 0 {
-			newest = order
-		}
-	}
 	s.mu.Lock()
 	opened := !s.streams[id].Equal(l.Since)
 	s.streams[id] = l.Since
-	if len(l.Refused) == 0 {
-		delete(s.refused, id)
-	} else {
-		s.refused[id] = l.Refused
-	}
 	s.mu.Unlock()
-	if len(l.Accepted) > 0 {
+	if len(l.Accepted) > 0 || len(l.Outbounds) > 0 && !hasInbounds(s.o.View().Dataplane(id)) {
 		s.forgetUnaccepted(id)
 	}
-	s.observed.update(id, func(f *facts) {
-		f.ListenersKnown, f.Listeners = true, mesh.MakeAddresses(l.Accepted)
+	s.updateListeners(id, func(m *peerv1.Listeners, newest facts.Order) {
+		m.Accepted, m.Outbounds = textsOf(l.Accepted), &peerv1.Outbounds{Accepted: textsOf(l.Outbounds)}
+		m.Refused = facts.Texts(l.Refused)
 		if opened {
-			f.stream = OrderAt(l.Since).After(newest)
+			m.Order = facts.OrderAt(l.Since).After(newest).Proto()
 		}
 	})
-	s.o.Peers.Changed(id) // also if only a reason has changed
+}
+
+func textsOf(list []netip.AddrPort) []string { return mesh.MakeAddresses(list).Texts() }
+
+// hasInbounds reports whether others reach the proxy of d.
+func hasInbounds(d *mesh.Dataplane) bool {
+	if d != nil {
+		for range d.Spec.Networking.ActiveInbounds() {
+			return true
+		}
+	}
+	return false
 }
 
 // ObserveAsked records the listeners that Envoy has, as it has said itself, while the replica with its ADS stream is missing. What that replica
 // says is newer, whenever it comes.
-func (s *State) ObserveAsked(id mesh.ID, active []netip.AddrPort) {
-	s.observed.update(id, func(f *facts) { f.ListenersKnown, f.Listeners = true, mesh.MakeAddresses(active) })
+func (s *State) ObserveAsked(id mesh.ID, inbounds, outbounds []netip.AddrPort) {
+	s.updateListeners(id, func(m *peerv1.Listeners, _ facts.Order) {
+		m.Accepted, m.Outbounds = textsOf(inbounds), &peerv1.Outbounds{Accepted: textsOf(outbounds)}
+	})
 }
 
-// RefusedListeners returns, to be shown, why the Envoy of a proxy refuses listeners of inbounds, by their address. The result must not be
-// changed.
+// RefusedListeners returns, to be shown, why the Envoy of a proxy refuses listeners, by their address.
 func (s *State) RefusedListeners(id mesh.ID) map[netip.AddrPort]string {
-	s.mu.Lock()
-	refused := s.refused[id] // it is replaced, never changed
-	s.mu.Unlock()
-	newest := s.observed.factsOf(id).stream
-	for _, said := range s.Said(id) {
-		if order := OrderOf(said.Proxy.GetListeners().GetOrder()); order.Compare(newest) > 0 {
-			newest, refused = order, reasonsOf(said.Proxy.GetListeners().GetRefused())
-		}
-	}
-	return refused
+	return facts.Reasons(s.facts.Listeners.Newest(id).Said.GetRefused())
 }
 
 // ExpectListeners records that a proxy which has never joined has no listeners yet, so that its endpoints wait for them.
@@ -84,13 +99,13 @@ func (s *State) ExpectListeners(id mesh.ID) error {
 	if s.Of(id).Joined {
 		return nil
 	}
-	if err := s.unacceptedRecords.write(id, s.o.Now()); err != nil {
-		return fmt.Errorf("write %s proxy: %w", s.unacceptedRecords.name, err)
+	if err := s.unacceptedRecords.Add(id, s.o.Now()); err != nil {
+		return fmt.Errorf("write %s proxy: %w", s.unacceptedRecords.Name, err)
 	}
 	s.mu.Lock()
 	s.unaccepted[id] = true
 	s.mu.Unlock()
-	s.observed.update(id, func(f *facts) { f.ListenersKnown = true })
+	s.expectListeners(id)
 	return nil
 }
 
@@ -103,19 +118,17 @@ func (s *State) forgetUnaccepted(id mesh.ID) {
 	if !known {
 		return
 	}
-	if err := s.unacceptedRecords.remove(id); err != nil {
+	if err := s.unacceptedRecords.Remove(id); err != nil {
 		meshName, name := mesh.SplitID(id)
 		// After a restart its endpoint waits for Envoy again, which is not long.
 		s.o.Logger.ErrorContext(context.Background(), "record of unaccepted listeners not removed", "mesh", meshName, "proxy", name, "err", err)
 	}
 }
 
-// forgetListeners forgets what is known of a proxy that has not joined any more.
+// forgetListeners forgets the stream of a proxy that no longer counts as joined.
 func (s *State) forgetListeners(id mesh.ID) {
 	s.forgetUnaccepted(id)
 	s.mu.Lock()
-	delete(s.refused, id)
+	defer s.mu.Unlock()
 	delete(s.streams, id)
-	s.mu.Unlock()
-	s.observed.update(id, func(f *facts) { f.ListenersKnown, f.Listeners, f.stream = false, "", Order{} })
 }

@@ -4,16 +4,13 @@ import (
 	"cmp"
 	"maps"
 	"net/netip"
-	"slices"
 	"sync"
 	"time"
-
-	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	peerv1 "github.com/sonde-mesh/sonde/api/peer/v1"
+	"github.com/sonde-mesh/sonde/facts"
 	"github.com/sonde-mesh/sonde/identity"
 )
 
@@ -59,23 +56,16 @@ func NewPlaintext(port PlaintextPort) Plaintext {
 	return Plaintext{PlaintextPort: port, Sources: map[netip.Addr]PlaintextTally{}}
 }
 
-// plaintextReport is what an agent has said of what STRICT would refuse.
+// plaintextReport is what an agent has said of what STRICT would refuse, and the workload of its proxy then.
 type plaintextReport struct {
-	known bool
-	order Order // of the session in which the agent has said it
-	// instance is the pod's, of what was said here, and process the agent's.
-	instance, process string
-	at                time.Time
-	said              *agentv1.Plaintext // it is replaced, never changed
-	// workload of the proxy when it was said.
+	facts.Fact[*peerv1.Plaintext]
+
 	workload string
 }
 
-// plaintexts is what agents have counted that STRICT would refuse. Agents say all of it in each session; of those that are gone it is only here.
+// plaintexts is what agents have counted that STRICT would refuse, with what those have counted that are gone, which is only here.
 type plaintexts struct {
 	mu sync.Mutex
-	// own has what agents have said here. Other replicas are told.
-	own map[mesh.ID]plaintextReport
 	// newest has what is known by all replicas, of proxies that are in the view, and sources how many sources are in it.
 	newest  map[mesh.ID]plaintextReport
 	sources int
@@ -103,20 +93,15 @@ const (
 )
 
 func newPlaintexts(now time.Time) plaintexts {
-	return plaintexts{own: map[mesh.ID]plaintextReport{}, newest: map[mesh.ID]plaintextReport{}, past: map[pastKey]*Plaintext{}, pastSince: now}
+	return plaintexts{newest: map[mesh.ID]plaintextReport{}, past: map[pastKey]*Plaintext{}, pastSince: now}
 }
 
 // Plaintext records what an agent has counted that STRICT would refuse.
-func (s *State) Plaintext(who identity.Subject, session Order, process string, m *agentv1.Plaintext) {
+func (s *State) Plaintext(who identity.Subject, session facts.Order, process string, m *agentv1.Plaintext) {
 	id := who.ID()
-	s.plaintexts.mu.Lock()
-	if d := s.o.View().Dataplane(id); d != nil && d.Identity.Instance != who.Instance {
-		s.plaintexts.mu.Unlock()
-		return
-	}
-	s.plaintexts.own[id] = plaintextReport{known: true, order: session, instance: who.Instance, process: process, at: s.o.Now(), said: trim(m, maxSources)}
-	s.plaintexts.mu.Unlock()
-	s.o.Peers.Changed(id)
+	s.facts.Plaintext.Say(id, facts.Fact[*peerv1.Plaintext]{
+		Said: &peerv1.Plaintext{Order: session.Proto(), Process: process, Said: trim(m, maxSources)}, At: s.o.Now(), Instance: who.Instance,
+	})
 	s.refreshPlaintext(id)
 }
 
@@ -125,48 +110,52 @@ func (s *State) refreshPlaintext(id mesh.ID) {
 	p := &s.plaintexts
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	before := p.newest[id]
-	d := s.o.View().Dataplane(id)
-	if d == nil {
-		if before.known { // else it is not in the view yet
-			p.replace(id, plaintextReport{}, s.o.Now())
-			delete(p.own, id)
-		}
-		return
+	d, now := s.o.View().Dataplane(id), s.facts.Plaintext.Newest(id)
+	switch {
+	case d == nil:
+		p.replace(id, plaintextReport{}, s.o.Now())
+	case now.Known():
+		p.take(d, now, s.o.Now())
 	}
-	now := p.own[id]
-	if now.instance != d.Identity.Instance {
-		now = plaintextReport{} // of a pod before this one
+}
+
+// take needs mu. It returns false for a report that is older than the current one: the agent will report again.
+func (p *plaintexts) take(d *mesh.Dataplane, now facts.Fact[*peerv1.Plaintext], at time.Time) bool {
+	id := d.ID()
+	if before := p.newest[id]; before.Known() && now.Order().Compare(before.Order()) < 0 {
+		return false
 	}
-	for _, said := range s.Said(id) {
-		m := said.Proxy.GetPlaintext()
-		if order := OrderOf(m.GetOrder()); m != nil && (!now.known || order.Compare(now.order) > 0) {
-			now = plaintextReport{known: true, order: order, process: m.GetProcess(), at: said.At, said: trim(m.GetSaid(), maxSources)}
-		}
+	p.replace(id, plaintextReport{now, mesh.WorkloadText(d.SPIFFEPath())}, at)
+	return true
+}
+
+// HearPlaintext takes a report that a peer got from an agent, and returns false for one that is not the newest.
+func (s *State) HearPlaintext(m *peerv1.Proxy) bool {
+	d, said := s.o.View().Dataplane(m.GetId()), m.GetPlaintext()
+	if d == nil || said == nil || d.Identity.Instance != m.GetInstance() {
+		return false
 	}
-	if !now.known || before.known && now.order.Compare(before.order) < 0 {
-		return // the replica that had the session is gone: the agent will say it again
-	}
-	now.workload = mesh.WorkloadText(d.SPIFFEPath())
-	p.replace(id, now, s.o.Now())
+	s.plaintexts.mu.Lock()
+	defer s.plaintexts.mu.Unlock()
+	now := s.o.Now()
+	return s.plaintexts.take(d, facts.Fact[*peerv1.Plaintext]{Said: said, At: now}, now)
 }
 
 // replace needs mu. What another process has counted goes to the past: the new one begins at zero.
 func (p *plaintexts) replace(id mesh.ID, now plaintextReport, at time.Time) {
 	before := p.newest[id]
-	if before.known && before.process != now.process {
+	if before.Known() && before.Said.GetProcess() != now.Said.GetProcess() {
 		meshName, _ := mesh.SplitID(id)
 		p.fold(meshName, before, at)
 	}
-	p.sources -= sourcesIn(before.said)
-	if !now.known {
+	p.sources -= sourcesIn(before.Said.GetSaid())
+	if !now.Known() {
 		delete(p.newest, id)
 		return
 	}
-	if room := maxAllSources - p.sources; sourcesIn(now.said) > room {
-		now.said = trim(now.said, max(0, room))
-	}
-	p.sources += sourcesIn(now.said)
+	said := trim(now.Said.GetSaid(), max(0, min(maxSources, maxAllSources-p.sources)))
+	now.Said = &peerv1.Plaintext{Order: now.Said.GetOrder(), Process: now.Said.GetProcess(), Said: said}
+	p.sources += sourcesIn(said)
 	p.newest[id] = now
 }
 
@@ -187,6 +176,13 @@ func (p *plaintexts) fold(meshName string, r plaintextReport, now time.Time) {
 		}
 		past.Merge(said.ended(), maxPastSources)
 	}
+}
+
+// expirePlaintext forgets what is too old.
+func (s *State) expirePlaintext() {
+	s.plaintexts.mu.Lock()
+	defer s.plaintexts.mu.Unlock()
+	s.plaintexts.expire(s.o.Now())
 }
 
 // expire needs mu.
@@ -245,10 +241,10 @@ func plaintextsOf(r plaintextReport) []Plaintext {
 		if m == nil {
 			return PlaintextTally{}
 		}
-		return PlaintextTally{Count: m.GetCount(), Open: m.GetOpen(), First: r.at.Add(-m.GetFirst().AsDuration()), Last: r.at.Add(-m.GetLast().AsDuration())}
+		return PlaintextTally{Count: m.GetCount(), Open: m.GetOpen(), First: r.At.Add(-m.GetFirst().AsDuration()), Last: r.At.Add(-m.GetLast().AsDuration())}
 	}
-	all := make([]Plaintext, 0, len(r.said.GetInbounds()))
-	for _, m := range r.said.GetInbounds() {
+	all := make([]Plaintext, 0, len(r.Said.GetSaid().GetInbounds()))
+	for _, m := range r.Said.GetSaid().GetInbounds() {
 		p := Plaintext{
 			PlaintextPort: PlaintextPort{Port: m.GetPort(), Kind: m.GetKind(), Requests: m.GetRequests()},
 			Sources:       make(map[netip.Addr]PlaintextTally, len(m.GetSources())), Others: tally(m.GetOthers()), Probes: tally(m.GetProbes()),
@@ -305,54 +301,6 @@ func sumOf(a, b *agentv1.PlaintextTally) *agentv1.PlaintextTally {
 		sum.Last = b.GetLast()
 	}
 	return sum
-}
-
-// forgetPlaintext forgets what agents have said here of proxies that are gone, and what is too old.
-func (s *State) forgetPlaintext(gone func(mesh.ID) bool) {
-	p := &s.plaintexts
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.expire(s.o.Now())
-	maps.DeleteFunc(p.own, func(id mesh.ID, _ plaintextReport) bool { return gone(id) })
-}
-
-// tellPlaintext returns what other replicas are told, nil if that is nothing.
-func (s *State) tellPlaintext(id mesh.ID) *peerv1.Plaintext {
-	s.plaintexts.mu.Lock()
-	own := s.plaintexts.own[id]
-	s.plaintexts.mu.Unlock()
-	if !own.known {
-		return nil
-	}
-	return &peerv1.Plaintext{Order: own.order.Proto(), Process: own.process, Said: aged(own.said, s.o.Now().Sub(own.at))}
-}
-
-// aged returns m as it would be said now, which was said that long ago.
-func aged(m *agentv1.Plaintext, by time.Duration) *agentv1.Plaintext {
-	ago := func(d *durationpb.Duration) *durationpb.Duration {
-		return durationpb.New(min(d.AsDuration()+by, agentv1.MaxAgo))
-	}
-	older := func(t *agentv1.PlaintextTally) {
-		if t != nil {
-			t.First, t.Last = ago(t.GetFirst()), ago(t.GetLast())
-		}
-	}
-	m = proto.CloneOf(m)
-	for _, in := range m.GetInbounds() {
-		older(in.GetOthers())
-		older(in.GetProbes())
-		for _, source := range in.GetSources() {
-			older(source.GetTally())
-		}
-	}
-	return m
-}
-
-// toldPlaintext returns the proxies of which other replicas are told.
-func (s *State) toldPlaintext() []mesh.ID {
-	s.plaintexts.mu.Lock()
-	defer s.plaintexts.mu.Unlock()
-	return slices.Collect(maps.Keys(s.plaintexts.own))
 }
 
 // ProxyPlaintext is what an agent has counted.

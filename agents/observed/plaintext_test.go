@@ -4,22 +4,21 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"github.com/sonde-mesh/sonde/agents/agentstest"
 	"github.com/sonde-mesh/sonde/agents/observed"
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	peerv1 "github.com/sonde-mesh/sonde/api/peer/v1"
+	"github.com/sonde-mesh/sonde/facts"
 	"github.com/sonde-mesh/sonde/identity"
-	"github.com/sonde-mesh/sonde/identity/serving"
-	"github.com/sonde-mesh/sonde/internal/waittest"
+	"github.com/sonde-mesh/sonde/internal/testing/agentstest"
 )
 
 // counted is what an agent says that has counted so many requests of each of these sources, the last one a minute ago.
@@ -35,7 +34,7 @@ func counted(count uint64, sources ...string) *agentv1.Plaintext {
 
 // says has the agent of a proxy say that in its session of that number.
 func says(s *observed.State, who identity.Subject, session int64, process string, m *agentv1.Plaintext) {
-	s.Plaintext(who, observed.Order{Time: session}, process, m)
+	s.Plaintext(who, facts.Order{Time: session}, process, m)
 }
 
 // summary is what is known of a mesh: a line for each source of a proxy, or of a workload that has none any more.
@@ -69,62 +68,87 @@ func planeWith(t *testing.T) *agentstest.Plane {
 	t.Helper()
 	plane := agentstest.New(t)
 	plane.Builder.Set("test", dataplaneOf(db0))
-	waittest.Holds(t, patience, "the view has the pod", func() bool { return plane.Builder.View().Dataplane(db0.ID()) != nil })
+	synctest.Wait()
 	return plane
 }
 
 // TestPlaintextOfReplicas has replicas whose clocks are an hour apart.
 func TestPlaintextOfReplicas(t *testing.T) {
-	plane := planeWith(t)
-	certificate, err := serving.Open(t.Context(), serving.Options{Storage: plane.State.Secrets()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	a, b := startReplica(t, plane, certificate, "a", 0), startReplica(t, plane, certificate, "b", time.Hour)
-	addresses := map[string]string{"a": a.address, "b": b.address}
-	a.peers.Follow(addresses)
-	b.peers.Follow(addresses)
-	knows := func(r *replica, what string, want ...string) {
-		t.Helper()
-		waittest.Until(t, patience, what, func() error {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := startReplicas(t, planeWith(t))
+		knows := func(r *replica, what string, want ...string) {
+			t.Helper()
+			synctest.Wait()
 			if diff := cmp.Diff(append([]string{}, want...), summary(r.State)); diff != "" {
-				return fmt.Errorf("PlaintextOf() (-want +got):\n%s", diff)
+				t.Errorf("%s: PlaintextOf() (-want +got):\n%s", what, diff)
 			}
-			return nil
-		})
-	}
-	says(a.State, db0, 1, "p1", counted(3, "10.0.0.7"))
-	knows(a, "its agent says it", "default/db-0 /ns/shop/sa/db 8080: 10.0.0.7 3+1")
-	knows(b, "the other replica says it", "default/db-0 /ns/shop/sa/db 8080: 10.0.0.7 3+1")
-	for _, r := range []*replica{a, b} {
-		proxies, _, since := r.PlaintextOf("default")
-		near := func(at time.Time, ago time.Duration) bool { return r.now().Add(-ago).Sub(at).Abs() < 5*time.Second }
-		tally := proxies[db0.ID()].Ports[0].Sources[netip.MustParseAddr("10.0.0.7")]
-		if !near(tally.First, time.Hour) || !near(tally.Last, time.Minute) || !near(since, 0) {
-			t.Errorf("by its clock it is seen first %s and last %s, and kept since %s", tally.First, tally.Last, since)
 		}
-	}
-	says(b.State, db0, 2, "p1", counted(4, "10.0.0.7"))
-	knows(a, "the session has moved", "default/db-0 /ns/shop/sa/db 8080: 10.0.0.7 4+1")
-	b.stop()
-	waittest.Holds(t, patience, "the replica is lost", func() bool { return !a.peers.Heard(db0.ID())[0].Lost.IsZero() })
-	knows(a, "what a lost replica has said", "default/db-0 /ns/shop/sa/db 8080: 10.0.0.7 4+1")
-	says(a.State, db0, 3, "p1", counted(5, "10.0.0.7"))
-	knows(a, "the same process counts on", "default/db-0 /ns/shop/sa/db 8080: 10.0.0.7 5+1")
+		says(a.State, db0, 1, "p1", counted(3, "10.0.0.7"))
+		knows(a, "its agent says it", "default/db-0 /ns/shop/sa/db 8080: 10.0.0.7 3+1")
+		knows(b, "the other replica says it", "default/db-0 /ns/shop/sa/db 8080: 10.0.0.7 3+1")
+		for _, r := range []*replica{a, b} {
+			proxies, _, since := r.PlaintextOf("default")
+			is := func(at time.Time, ago time.Duration) bool { return at.Equal(r.now().Add(-ago)) }
+			tally := proxies[db0.ID()].Ports[0].Sources[netip.MustParseAddr("10.0.0.7")]
+			if !is(tally.First, time.Hour) || !is(tally.Last, time.Minute) || !is(since, 0) {
+				t.Errorf("by its clock it is seen first %s and last %s, and kept since %s", tally.First, tally.Last, since)
+			}
+		}
+		says(b.State, db0, 2, "p1", counted(4, "10.0.0.7"))
+		knows(a, "the session has moved", "default/db-0 /ns/shop/sa/db 8080: 10.0.0.7 4+1")
+		b.stop()
+		synctest.Wait()
+		if a.peers.Heard(db0.ID())[0].Lost.IsZero() {
+			t.Error("the replica is not lost")
+		}
+		knows(a, "what a lost replica has said", "default/db-0 /ns/shop/sa/db 8080: 10.0.0.7 4+1")
+		says(a.State, db0, 3, "p1", counted(5, "10.0.0.7"))
+		knows(a, "the same process counts on", "default/db-0 /ns/shop/sa/db 8080: 10.0.0.7 5+1")
+	})
 }
 
-// lone returns what a replica without others knows, and has its clock go ahead by the function.
-func lone(t *testing.T, plane *agentstest.Plane) (s *observed.State, passes func(time.Duration)) {
+// TestPlaintextThatIsAskedFor has another replica answer for the agent of a proxy.
+func TestPlaintextThatIsAskedFor(t *testing.T) {
+	answer := func(session int64, instance string, said *agentv1.Plaintext) *peerv1.Proxy {
+		return &peerv1.Proxy{Id: db0.ID(), Instance: instance, Plaintext: &peerv1.Plaintext{Order: facts.Order{Time: session}.Proto(), Process: "p1", Said: said}}
+	}
+	tests := map[string]struct {
+		answer *peerv1.Proxy
+		taken  bool
+	}{
+		"newer":                {answer(2, "1", counted(4, "10.0.0.7")), true},
+		"of the same session":  {answer(1, "1", counted(4, "10.0.0.7")), true},
+		"older":                {answer(0, "1", counted(4, "10.0.0.7")), false},
+		"of a pod before":      {answer(2, "0", counted(4, "10.0.0.7")), false},
+		"of a proxy that left": {&peerv1.Proxy{Id: "default/gone", Plaintext: &peerv1.Plaintext{}}, false},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := lone(t, planeWith(t))
+				says(s, db0, 1, "p1", counted(3, "10.0.0.7"))
+				want := []string{fmt.Sprintf("default/db-0 /ns/shop/sa/db 8080: 10.0.0.7 %d+1", map[bool]int{true: 4, false: 3}[tc.taken])}
+				if got := s.HearPlaintext(tc.answer); got != tc.taken {
+					t.Errorf("HearPlaintext() = %t, want %t", got, tc.taken)
+				}
+				if diff := cmp.Diff(want, summary(s)); diff != "" {
+					t.Errorf("PlaintextOf() (-want +got):\n%s", diff)
+				}
+			})
+		})
+	}
+}
+
+// lone returns what a replica without others knows.
+func lone(t *testing.T, plane *agentstest.Plane) *observed.State {
 	t.Helper()
-	var ahead atomic.Int64
 	s, err := observed.New(observed.Options{
-		Authority: plane.Authority, View: plane.Builder.View, Observe: func(mesh.ID, mesh.Observation) {}, Logger: slog.New(slog.DiscardHandler),
-		Now: func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) },
+		Authority: plane.Authority, View: plane.Builder.View, Observe: func(mesh.ID, mesh.Observation) {}, Logger: slog.New(slog.DiscardHandler), Now: time.Now,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return s, func(d time.Duration) { ahead.Add(int64(d)) }
+	return s
 }
 
 func wantSummary(t *testing.T, s *observed.State, want ...string) {
@@ -136,167 +160,176 @@ func wantSummary(t *testing.T, s *observed.State, want ...string) {
 
 // What agents have counted that are gone stays with their workload for a day after it was seen last, and is counted once.
 func TestPlaintextOfPodsThatAreGone(t *testing.T) {
-	plane := planeWith(t)
-	s, passes := lone(t, plane)
-	says(s, db0, 1, "p1", counted(3, "10.0.0.7"))
-	says(s, db0, 2, "p2", counted(1, "10.0.0.8")) // another process of the agent
-	wantSummary(t, s, "default/db-0 /ns/shop/sa/db 8080: 10.0.0.8 1+1", "past /ns/shop/sa/db 8080: 10.0.0.7 3+0")
+	synctest.Test(t, func(t *testing.T) {
+		plane := planeWith(t)
+		s := lone(t, plane)
+		says(s, db0, 1, "p1", counted(3, "10.0.0.7"))
+		says(s, db0, 2, "p2", counted(1, "10.0.0.8")) // another process of the agent
+		wantSummary(t, s, "default/db-0 /ns/shop/sa/db 8080: 10.0.0.8 1+1", "past /ns/shop/sa/db 8080: 10.0.0.7 3+0")
 
-	successor := db0
-	successor.Instance = "2"
-	plane.Builder.Set("test", dataplaneOf(successor))
-	waittest.Holds(t, patience, "the view has its successor", func() bool { return plane.Builder.View().Dataplane(db0.ID()).Identity.Instance == "2" })
-	says(s, db0, 3, "p2", counted(9, "10.0.0.9"))
-	wantSummary(t, s, "default/db-0 /ns/shop/sa/db 8080: 10.0.0.8 1+1", "past /ns/shop/sa/db 8080: 10.0.0.7 3+0") // it is not of the pod that there is
-	says(s, successor, 4, "p3", counted(2, "10.0.0.7"))
-	plane.Builder.Delete("test", mesh.Key{Kind: mesh.KindDataplane, Mesh: db0.Mesh, Name: db0.Dataplane})
-	waittest.Holds(t, patience, "the pod is gone", func() bool { return plane.Builder.View().Dataplane(db0.ID()) == nil })
-	s.Gone(db0.ID())
-	s.Gone(db0.ID())
-	if _, past, _ := s.PlaintextOf("default"); len(past) != 1 || past[0].Sources[netip.MustParseAddr("10.0.0.7")].Count != 5 || past[0].Sources[netip.MustParseAddr("10.0.0.8")].Count != 1 {
-		t.Errorf("of pods that are gone it knows %+v", past)
-	}
-	passes(observed.PlaintextKept - 2*time.Minute)
-	if len(summary(s)) != 2 {
-		t.Errorf("after less than a day it knows %q", summary(s))
-	}
-	passes(2 * time.Minute)
-	wantSummary(t, s)
+		successor := db0
+		successor.Instance = "2"
+		plane.Builder.Set("test", dataplaneOf(successor))
+		synctest.Wait()
+		says(s, db0, 3, "p2", counted(9, "10.0.0.9"))
+		wantSummary(t, s, "default/db-0 /ns/shop/sa/db 8080: 10.0.0.8 1+1", "past /ns/shop/sa/db 8080: 10.0.0.7 3+0") // it is not of the pod that there is
+		says(s, successor, 4, "p3", counted(2, "10.0.0.7"))
+		plane.Builder.Delete("test", mesh.Key{Kind: mesh.KindDataplane, Mesh: db0.Mesh, Name: db0.Dataplane})
+		synctest.Wait()
+		s.Gone(db0.ID())
+		s.Gone(db0.ID())
+		if _, past, _ := s.PlaintextOf("default"); len(past) != 1 || past[0].Sources[netip.MustParseAddr("10.0.0.7")].Count != 5 || past[0].Sources[netip.MustParseAddr("10.0.0.8")].Count != 1 {
+			t.Errorf("of pods that are gone it knows %+v", past)
+		}
+		time.Sleep(observed.PlaintextKept - 2*time.Minute)
+		if len(summary(s)) != 2 {
+			t.Errorf("after less than a day it knows %q", summary(s))
+		}
+		time.Sleep(2 * time.Minute)
+		wantSummary(t, s)
+	})
 }
 
 // What goes on as an agent ends has ended then: a connection counts from then on, and a request since it has begun.
 func TestPlaintextThatGoesOnAsItsAgentEnds(t *testing.T) {
-	for requests, want := range map[bool]string{true: "3+0", false: "4+0"} {
-		s, _ := lone(t, planeWith(t))
-		said := counted(3, "10.0.0.7")
-		said.Inbounds[0].Requests = requests
-		says(s, db0, 1, "p1", said)
-		says(s, db0, 2, "p2", counted(1, "10.0.0.8"))
-		wantSummary(t, s, "default/db-0 /ns/shop/sa/db 8080: 10.0.0.8 1+1", "past /ns/shop/sa/db 8080: 10.0.0.7 "+want)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		for requests, want := range map[bool]string{true: "3+0", false: "4+0"} {
+			s := lone(t, planeWith(t))
+			said := counted(3, "10.0.0.7")
+			said.Inbounds[0].Requests = requests
+			says(s, db0, 1, "p1", said)
+			says(s, db0, 2, "p2", counted(1, "10.0.0.8"))
+			wantSummary(t, s, "default/db-0 /ns/shop/sa/db 8080: 10.0.0.8 1+1", "past /ns/shop/sa/db 8080: 10.0.0.7 "+want)
+		}
+	})
 }
 
 // An agent may speak before the view has its Dataplane, as when the control plane starts.
 func TestPlaintextBeforeTheView(t *testing.T) {
-	plane := agentstest.New(t)
-	s, _ := lone(t, plane)
-	says(s, db0, 1, "p1", counted(3, "10.0.0.7"))
-	wantSummary(t, s)
-	successor := db0
-	successor.Instance = "2"
-	for _, who := range []identity.Subject{successor, db0} { // the first one is another pod of its name
-		plane.Builder.Set("test", dataplaneOf(who))
-		waittest.Holds(t, patience, "the view has the pod", func() bool {
-			d := plane.Builder.View().Dataplane(db0.ID())
-			return d != nil && d.Identity.Instance == who.Instance
-		})
-		s.Heard(db0.ID())
-		if who == successor {
-			wantSummary(t, s)
+	synctest.Test(t, func(t *testing.T) {
+		plane := agentstest.New(t)
+		s := lone(t, plane)
+		says(s, db0, 1, "p1", counted(3, "10.0.0.7"))
+		wantSummary(t, s)
+		successor := db0
+		successor.Instance = "2"
+		for _, who := range []identity.Subject{successor, db0} { // the first one is another pod of its name
+			plane.Builder.Set("test", dataplaneOf(who))
+			synctest.Wait()
+			s.Heard(db0.ID())
+			if who == successor {
+				wantSummary(t, s)
+			}
 		}
-	}
-	wantSummary(t, s, "default/db-0 /ns/shop/sa/db 8080: 10.0.0.7 3+1")
+		wantSummary(t, s, "default/db-0 /ns/shop/sa/db 8080: 10.0.0.7 3+1")
+	})
 }
 
 // What a replica keeps is bounded, whatever agents say.
 func TestPlaintextLimits(t *testing.T) {
-	plane := planeWith(t)
-	s, _ := lone(t, plane)
-	m := &agentv1.Plaintext{}
-	for port := range agentv1.MaxReported {
-		in := proto.CloneOf(counted(1).GetInbounds()[0])
-		in.Port = uint32(port)
-		for i := range agentv1.MaxReported {
-			in.Sources = append(in.Sources, &agentv1.PlaintextSource{Address: fmt.Sprintf("10.0.%d.%d", port, i), Tally: &agentv1.PlaintextTally{
-				Count: uint64(100 - i), First: durationpb.New(time.Hour), Last: durationpb.New(time.Duration(i) * time.Second),
-			}})
-		}
-		m.Inbounds = append(m.Inbounds, in)
-	}
-	if err := agentv1.CheckPlaintext(m); err != nil {
-		t.Fatal(err)
-	}
-	check := func(ports []observed.Plaintext) {
-		t.Helper()
-		sources, sum := 0, uint64(0)
-		for _, p := range ports {
-			sources += len(p.Sources)
-			for _, t := range p.Sources {
-				sum += t.Count
+	synctest.Test(t, func(t *testing.T) {
+		plane := planeWith(t)
+		s := lone(t, plane)
+		m := &agentv1.Plaintext{}
+		for port := range agentv1.MaxReported {
+			in := proto.CloneOf(counted(1).GetInbounds()[0])
+			in.Port = uint32(port)
+			for i := range agentv1.MaxReported {
+				in.Sources = append(in.Sources, &agentv1.PlaintextSource{Address: fmt.Sprintf("10.0.%d.%d", port, i), Tally: &agentv1.PlaintextTally{
+					Count: uint64(100 - i), First: durationpb.New(time.Hour), Last: durationpb.New(time.Duration(i) * time.Second),
+				}})
 			}
-			sum += p.Others.Count
+			m.Inbounds = append(m.Inbounds, in)
 		}
-		if want := uint64(agentv1.MaxReported) * (20*100 - 190); sources > agentv1.MaxReported*agentv1.MaxReported/2 || sum != want {
-			t.Errorf("%d sources are kept, whose sum is %d, want %d", sources, sum, want)
+		if err := agentv1.CheckPlaintext(m); err != nil {
+			t.Fatal(err)
 		}
-	}
-	says(s, db0, 1, "p1", m)
-	proxies, _, _ := s.PlaintextOf("default")
-	check(proxies[db0.ID()].Ports)
-	says(s, db0, 2, "p2", &agentv1.Plaintext{})
-	_, past, _ := s.PlaintextOf("default")
-	var of []observed.Plaintext
-	for _, p := range past {
-		of = append(of, p.Plaintext)
-	}
-	check(of)
+		check := func(ports []observed.Plaintext) {
+			t.Helper()
+			sources, sum := 0, uint64(0)
+			for _, p := range ports {
+				sources += len(p.Sources)
+				for _, t := range p.Sources {
+					sum += t.Count
+				}
+				sum += p.Others.Count
+			}
+			if want := uint64(agentv1.MaxReported) * (20*100 - 190); sources > agentv1.MaxReported*agentv1.MaxReported/2 || sum != want {
+				t.Errorf("%d sources are kept, whose sum is %d, want %d", sources, sum, want)
+			}
+		}
+		says(s, db0, 1, "p1", m)
+		proxies, _, _ := s.PlaintextOf("default")
+		check(proxies[db0.ID()].Ports)
+		says(s, db0, 2, "p2", &agentv1.Plaintext{})
+		_, past, _ := s.PlaintextOf("default")
+		var of []observed.Plaintext
+		for _, p := range past {
+			of = append(of, p.Plaintext)
+		}
+		check(of)
+	})
 }
 
 // What cannot be kept of pods that are gone is no reason to say that nothing has come.
 func TestPlaintextOfMorePortsThanAreKept(t *testing.T) {
-	plane := planeWith(t)
-	s, passes := lone(t, plane)
-	const kept = 5000
-	count := func(agents int) (ports int, since time.Time) {
-		for i := range agents {
-			m := &agentv1.Plaintext{}
-			for port := range agentv1.MaxReported {
-				in := proto.CloneOf(counted(1, "10.0.0.7").GetInbounds()[0])
-				in.Port = uint32(i*agentv1.MaxReported + port)
-				m.Inbounds = append(m.Inbounds, in)
+	synctest.Test(t, func(t *testing.T) {
+		plane := planeWith(t)
+		s := lone(t, plane)
+		const kept = 5000
+		count := func(agents int) (ports int, since time.Time) {
+			for i := range agents {
+				m := &agentv1.Plaintext{}
+				for port := range agentv1.MaxReported {
+					in := proto.CloneOf(counted(1, "10.0.0.7").GetInbounds()[0])
+					in.Port = uint32(i*agentv1.MaxReported + port)
+					m.Inbounds = append(m.Inbounds, in)
+				}
+				says(s, db0, int64(i+1), fmt.Sprint("p", i), m)
 			}
-			says(s, db0, int64(i+1), fmt.Sprint("p", i), m)
+			_, past, since := s.PlaintextOf("default")
+			return len(past), since
 		}
-		_, past, since := s.PlaintextOf("default")
-		return len(past), since
-	}
-	_, began := count(0)
-	passes(time.Hour)
-	if ports, since := count(kept/agentv1.MaxReported + 1); ports != kept || !since.Equal(began) {
-		t.Errorf("%d ports are kept since %s, want %d since %s", ports, since, kept, began)
-	}
-	if ports, since := count(kept/agentv1.MaxReported + 2); ports != kept || since.Before(began.Add(time.Hour)) {
-		t.Errorf("%d ports are kept since %s, want %d, and that others were counted before is to be seen", ports, since, kept)
-	}
+		_, began := count(0)
+		time.Sleep(time.Hour)
+		if ports, since := count(kept/agentv1.MaxReported + 1); ports != kept || !since.Equal(began) {
+			t.Errorf("%d ports are kept since %s, want %d since %s", ports, since, kept, began)
+		}
+		if ports, since := count(kept/agentv1.MaxReported + 2); ports != kept || since.Before(began.Add(time.Hour)) {
+			t.Errorf("%d ports are kept since %s, want %d, and that others were counted before is to be seen", ports, since, kept)
+		}
+	})
 }
 
 // Other replicas refuse what no agent may say, so what an agent says at the limit must not grow beyond it on the way to them.
 func TestPlaintextAtTheLimitIsTold(t *testing.T) {
-	plane := planeWith(t)
-	s, passes := lone(t, plane)
-	most := func() *agentv1.PlaintextTally {
-		return &agentv1.PlaintextTally{
-			Count: agentv1.MaxTally, Open: agentv1.MaxOpen, First: durationpb.New(agentv1.MaxAgo), Last: durationpb.New(agentv1.MaxAgo),
+	synctest.Test(t, func(t *testing.T) {
+		plane := planeWith(t)
+		s := lone(t, plane)
+		most := func() *agentv1.PlaintextTally {
+			return &agentv1.PlaintextTally{
+				Count: agentv1.MaxTally, Open: agentv1.MaxOpen, First: durationpb.New(agentv1.MaxAgo), Last: durationpb.New(agentv1.MaxAgo),
+			}
 		}
-	}
-	m := &agentv1.Plaintext{}
-	for port := range agentv1.MaxReported {
-		in := &agentv1.PlaintextInbound{Port: uint32(port), Others: most()}
-		for i := range agentv1.MaxReported {
-			in.Sources = append(in.Sources, &agentv1.PlaintextSource{Address: fmt.Sprintf("10.0.%d.%d", port, i), Tally: most()})
+		m := &agentv1.Plaintext{}
+		for port := range agentv1.MaxReported {
+			in := &agentv1.PlaintextInbound{Port: uint32(port), Others: most()}
+			for i := range agentv1.MaxReported {
+				in.Sources = append(in.Sources, &agentv1.PlaintextSource{Address: fmt.Sprintf("10.0.%d.%d", port, i), Tally: most()})
+			}
+			m.Inbounds = append(m.Inbounds, in)
 		}
-		m.Inbounds = append(m.Inbounds, in)
-	}
-	if err := agentv1.CheckPlaintext(m); err != nil {
-		t.Fatal(err)
-	}
-	says(s, db0, 1, "p1", m)
-	passes(time.Hour)
-	var told peerv1.Proxy
-	if !s.Tell(db0.ID(), &told) || len(told.GetPlaintext().GetSaid().GetInbounds()) != agentv1.MaxReported {
-		t.Fatalf("other replicas are told %v", told.GetPlaintext())
-	}
-	if err := agentv1.CheckPlaintext(told.GetPlaintext().GetSaid()); err != nil {
-		t.Errorf("other replicas refuse what they are told: %v", err)
-	}
+		if err := agentv1.CheckPlaintext(m); err != nil {
+			t.Fatal(err)
+		}
+		says(s, db0, 1, "p1", m)
+		time.Sleep(time.Hour)
+		var told peerv1.Proxy
+		if !s.Tell(db0.ID(), &told) || len(told.GetPlaintext().GetSaid().GetInbounds()) != agentv1.MaxReported {
+			t.Fatalf("other replicas are told %v", told.GetPlaintext())
+		}
+		if err := agentv1.CheckPlaintext(told.GetPlaintext().GetSaid()); err != nil {
+			t.Errorf("other replicas refuse what they are told: %v", err)
+		}
+	})
 }

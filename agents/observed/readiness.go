@@ -5,11 +5,40 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
+	peerv1 "github.com/sonde-mesh/sonde/api/peer/v1"
+	"github.com/sonde-mesh/sonde/facts"
 	"github.com/sonde-mesh/sonde/internal/cut"
 )
+
+// notReported is why an inbound is not ready whose agent has said nothing of its application yet.
+const notReported = "the agent has not reported its application yet"
+
+// noVerdict begins why an inbound is not ready whose agent says that it cannot tell.
+const noVerdict = "application probe without a verdict: "
+
+// waits reports whether an inbound with that reason waits for the first verdict.
+func waits(reason string) bool { return reason == notReported || strings.HasPrefix(reason, noVerdict) }
+
+// updateApplications changes which inbounds of a proxy cannot take traffic. session is the order of the session that has reported it; without one it is
+// left to the replica that knows the newest. An error says that it is not stored: it holds until the control plane restarts.
+func (s *State) updateApplications(id mesh.ID, session facts.Order, change func(reasons map[netip.AddrPort]string)) error {
+	return s.facts.Applications.Update(id, func(own, newest facts.Fact[*peerv1.Applications]) facts.Fact[*peerv1.Applications] {
+		before := facts.Reasons(newest.Said.GetNotServing())
+		now := maps.Clone(before)
+		change(now)
+		if session == (facts.Order{}) {
+			if maps.Equal(before, now) || newest.Order() != own.Order() {
+				return own
+			}
+			session = own.Order()
+		}
+		return facts.Fact[*peerv1.Applications]{Said: &peerv1.Applications{Order: session.Proto(), NotServing: facts.Texts(now)}}
+	})
+}
 
 // ExpectApplications records that a proxy which has never joined has said nothing of its applications yet, so that its endpoints wait
 // for that.
@@ -17,19 +46,19 @@ func (s *State) ExpectApplications(d *mesh.Dataplane) error {
 	if s.Of(d.ID()).Joined {
 		return nil
 	}
-	return s.awaitReport(d, Order{})
+	return s.awaitReport(d, facts.Order{})
 }
 
 // StartAgain makes the inbounds of a proxy that has drained wait for a report: its application may have ended as it did.
-func (s *State) StartAgain(ctx context.Context, id mesh.ID, session Order) {
+func (s *State) StartAgain(ctx context.Context, id mesh.ID, session facts.Order) {
 	if d := s.o.View().Dataplane(id); d != nil && s.Of(id).Draining {
 		s.logUnkept(ctx, id, s.awaitReport(d, session))
 	}
 }
 
 // awaitReport makes the inbounds of d with a serviceProbe wait for the next report of its agent.
-func (s *State) awaitReport(d *mesh.Dataplane, session Order) error {
-	return s.applications.update(d.ID(), session, func(reasons map[netip.AddrPort]string) {
+func (s *State) awaitReport(d *mesh.Dataplane, session facts.Order) error {
+	return s.updateApplications(d.ID(), session, func(reasons map[netip.AddrPort]string) {
 		for at := range probedInbounds(d) {
 			reasons[at] = notReported
 		}
@@ -56,7 +85,7 @@ func probedInbounds(d *mesh.Dataplane) map[netip.AddrPort]*mesh.Inbound {
 // the probe says otherwise: else a probe that is added to all replicas of a service would take out all of them at once. reports says whether
 // the agent, as far as that is known, reports its applications. Follow returns whether it should report all again: what it has said while
 // its Dataplane, or a probe, was not there has been ignored.
-func (s *State) Follow(before, after *mesh.Dataplane, reports bool, session Order) (askAgain bool) {
+func (s *State) Follow(before, after *mesh.Dataplane, reports bool, session facts.Order) (askAgain bool) {
 	probed := probedInbounds(after)
 	known := map[netip.AddrPort]bool{}
 	if before != nil {
@@ -68,7 +97,7 @@ func (s *State) Follow(before, after *mesh.Dataplane, reports bool, session Orde
 	}
 	id, forgotten := after.ID(), false
 	reports = reports && before != nil && s.Of(id).Joined
-	err := s.applications.update(id, session, func(reasons map[netip.AddrPort]string) {
+	err := s.updateApplications(id, session, func(reasons map[netip.AddrPort]string) {
 		for at := range probed {
 			if reports && !known[at] {
 				reasons[at] = notReported
@@ -84,9 +113,9 @@ func (s *State) Follow(before, after *mesh.Dataplane, reports bool, session Orde
 
 // Readiness records what the agent of a proxy reports of its applications, and logs what has changed. What its Dataplane has no probe for is
 // ignored: the agent may not know of the last change yet.
-func (s *State) Readiness(ctx context.Context, id mesh.ID, session Order, reported map[netip.AddrPort]*agentv1.InboundReadiness) {
+func (s *State) Readiness(ctx context.Context, id mesh.ID, session facts.Order, reported map[netip.AddrPort]*agentv1.InboundReadiness) {
 	before := s.NotServing(id)
-	err := s.applications.update(id, session, func(reasons map[netip.AddrPort]string) {
+	err := s.updateApplications(id, session, func(reasons map[netip.AddrPort]string) {
 		probed := probedInbounds(s.o.View().Dataplane(id)) // here, so that a later view finds what this one let in
 		maps.DeleteFunc(reported, func(at netip.AddrPort, _ *agentv1.InboundReadiness) bool { return probed[at] == nil })
 		for at, in := range reported {
@@ -120,14 +149,13 @@ func (s *State) logReadiness(ctx context.Context, id mesh.ID, before map[netip.A
 }
 
 // IgnoreApplications has all applications of a proxy count as ready, so that health.ready alone decides.
-func (s *State) IgnoreApplications(ctx context.Context, id mesh.ID, session Order) {
-	s.logUnkept(ctx, id, s.applications.update(id, session, func(reasons map[netip.AddrPort]string) { clear(reasons) }))
+func (s *State) IgnoreApplications(ctx context.Context, id mesh.ID, session facts.Order) {
+	s.logUnkept(ctx, id, s.updateApplications(id, session, func(reasons map[netip.AddrPort]string) { clear(reasons) }))
 }
 
-// NotServing returns, to be shown, why applications of a proxy cannot take traffic, by the address of the inbound. The result must not be
-// changed.
+// NotServing returns, to be shown, why applications of a proxy cannot take traffic, by the address of the inbound.
 func (s *State) NotServing(id mesh.ID) map[netip.AddrPort]string {
-	return s.newestApplications(id, s.applications.own(id)).reasons
+	return facts.Reasons(s.facts.Applications.Newest(id).Said.GetNotServing())
 }
 
 // logUnkept logs that the state of applications is in memory alone. It holds nevertheless: a full disk keeps no endpoint that is dead.

@@ -1,32 +1,21 @@
-// Package observed keeps what is known of each proxy beside its Dataplane: whether it has joined, with which identity, whether it drains, what
-// its Envoy has accepted, whether its applications can take traffic, and which guarded liveness probes fail. All of it makes one mesh.Observation, which the view's builder gets.
-// What agents do not say again is kept in a storage.
+// Package observed records what this replica learns of each proxy beside its Dataplane: whether it has joined, with which identity, whether it drains, what
+// its Envoy has accepted, whether its applications can take traffic, and which guarded liveness probes fail. Package facts merges it with what other replicas know.
 package observed
 
 import (
 	"context"
 	"errors"
 	"log/slog"
-	"net/netip"
 	"sync"
 	"time"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	peerv1 "github.com/sonde-mesh/sonde/api/peer/v1"
+	"github.com/sonde-mesh/sonde/facts"
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/meshview"
-	"github.com/sonde-mesh/sonde/peers"
+	"github.com/sonde-mesh/sonde/replicas"
 )
-
-// Storage keeps sets of proxies, and what is known of them. Names are slash-separated paths. Write is atomic, and durable as soon as the disk
-// takes it, for which it does not wait long. List returns the names in a directory; one that does not exist is empty. *store.Records
-// implements it.
-type Storage interface {
-	Read(name string) ([]byte, error)
-	Write(name string, data []byte) error
-	Remove(name string) error
-	List(directory string) ([]string, error)
-}
 
 // Options of a State. All are required but Storage and Held.
 type Options struct {
@@ -34,7 +23,7 @@ type Options struct {
 	Authority *identity.Authority
 	// Storage keeps which proxies drain, and which are not ready yet. Default: that is only in memory, which is enough where something else
 	// says which endpoints get traffic, such as Kubernetes.
-	Storage Storage
+	Storage facts.Storage
 	// View returns the current view, nil before the first.
 	View func() *meshview.View
 	// Observe passes the whole Observation of a proxy to the view's builder, and returns at once. It must not call the State.
@@ -42,7 +31,7 @@ type Options struct {
 	// Held is told of proxies of which PodLiveness says something else. It returns at once, and must not call the State. Default: nothing is.
 	Held func(proxy mesh.ID)
 	// Peers are the other replicas, nil for none.
-	Peers  *peers.Peers
+	Peers  *replicas.Peers
 	Logger *slog.Logger
 	Now    func() time.Time
 }
@@ -50,25 +39,19 @@ type Options struct {
 // State is what is known of all proxies. Every replica makes the whole view, so each needs all of it that decides about an endpoint; but an
 // agent and its Envoy talk to one replica. Each field says whether that one may own it alone.
 type State struct {
-	o Options
-	// observed is the sum of what follows and of what other replicas have said, for the view.
-	observed *observations
-	// identities is locked while what was issued to a proxy is passed to observed. Alone: a lock of this process.
+	o     Options
+	facts *facts.Facts
+	// identities is locked while what was issued to a proxy is passed to facts. Alone: a lock of this process.
 	identities sync.Mutex
 	// drains has the proxies that drain, drained why administrators drain proxies, unacceptedRecords the proxies that have joined and whose
 	// Envoy has never accepted a listener: else their endpoints would become ready with a restart of the control plane. With replicas there is no
 	// storage.
-	drains, drained, unacceptedRecords directory
+	drains, drained, unacceptedRecords facts.Directory
 	// drainedLock is locked while drained changes.
 	drainedLock sync.Mutex
-	// applications says which cannot take traffic. Other replicas are told.
-	applications *applications
-	held         heldLiveness
-	plaintexts   plaintexts
+	plaintexts  plaintexts
 
 	mu sync.Mutex
-	// refused says why Envoy refuses inbound listeners, by address. Other replicas are told.
-	refused map[mesh.ID]map[netip.AddrPort]string
 	// streams is since when the ADS stream is open by which the listeners of a proxy are known. Alone.
 	streams map[mesh.ID]time.Time
 	// issued are the certificates with which proxies have joined here, until they have had a session. Other replicas are told.
@@ -86,33 +69,37 @@ func New(o Options) (*State, error) {
 	}
 	s := &State{
 		o:                 o,
-		drains:            directory{"draining", o.Storage},
-		drained:           directory{"drained", o.Storage},
-		unacceptedRecords: directory{"unaccepted", o.Storage},
-		held:              heldLiveness{own: map[mesh.ID]heldReport{}, newest: map[mesh.ID]PodLiveness{}},
+		drains:            facts.Directory{Name: "draining", Storage: o.Storage},
+		drained:           facts.Directory{Name: "drained", Storage: o.Storage},
+		unacceptedRecords: facts.Directory{Name: "unaccepted", Storage: o.Storage},
 		plaintexts:        newPlaintexts(o.Now()),
-		refused:           map[mesh.ID]map[netip.AddrPort]string{},
 		streams:           map[mesh.ID]time.Time{},
 		issued:            map[mesh.ID]*peerv1.Certificate{},
 		unaccepted:        map[mesh.ID]bool{},
 		mismatches:        map[mesh.ID]Mismatch{},
 	}
-	s.observed = &observations{pass: o.Observe, changed: o.Peers.Changed, merge: s.merge, own: map[mesh.ID]facts{}, known: map[mesh.ID]mesh.Observation{}}
-	s.applications = newApplications(directory{"applications", o.Storage}, s.newestApplications, s.observed.update, o.Logger)
+	s.facts = facts.New(facts.Options{
+		Dataplane: func(id mesh.ID) *mesh.Dataplane { return o.View().Dataplane(id) }, Heard: o.Peers.Heard, Changed: o.Peers.Changed, Observe: o.Observe,
+		Storage: o.Storage, Logger: o.Logger, Now: o.Now,
+	})
+	s.facts.Liveness.OnChange(o.Held)
 	for _, id := range o.Authority.Joined() {
 		s.ObserveIdentity(id)
 	}
-	if err := errors.Join(s.loadUnaccepted(), s.loadDraining(), s.loadDrained(), s.applications.load()); err != nil {
+	if err := errors.Join(s.loadUnaccepted(), s.loadDraining(), s.loadDrained(), s.facts.Load()); err != nil {
 		return nil, err
 	}
 	return s, nil
 }
 
+// Facts are what agents and Envoys have said, here and at other replicas.
+func (s *State) Facts() *facts.Facts { return s.facts }
+
 // Kept reports whether what is known outlives a restart.
 func (s *State) Kept() bool { return s.o.Storage != nil }
 
 // Of returns the Observation of a proxy.
-func (s *State) Of(id mesh.ID) mesh.Observation { return s.observed.of(id) }
+func (s *State) Of(id mesh.ID) mesh.Observation { return s.facts.Of(id) }
 
 // ObserveIdentity updates what the Observation of a proxy says of its certificate.
 func (s *State) ObserveIdentity(id mesh.ID) {
@@ -120,12 +107,25 @@ func (s *State) ObserveIdentity(id mesh.ID) {
 	s.identities.Lock()
 	defer s.identities.Unlock()
 	path, joined := s.o.Authority.PathInUse(id)
-	s.observed.update(id, func(f *facts) { f.Joined, f.Path = joined, path })
+	s.facts.Update(id, func(o *facts.Own) { o.Joined, o.Path, o.Expired = joined, path, s.expired(id) })
 	if !joined {
 		s.forgetListeners(id)
-		s.dropHeld(id)
-		s.logUnkept(context.Background(), id, s.applications.drop(id))
+		s.logUnkept(context.Background(), id, s.facts.Drop(id))
 	}
+}
+
+// ObserveExpiry updates what is known of proxies whose certificate has expired since: a clock may have jumped, too.
+func (s *State) ObserveExpiry() {
+	for _, id := range s.o.Authority.Joined() {
+		if s.expired(id) != s.Of(id).Expired {
+			s.ObserveIdentity(id)
+		}
+	}
+}
+
+func (s *State) expired(id mesh.ID) bool {
+	c, known := s.o.Authority.CertificateInUse(id)
+	return known && !s.o.Now().Before(c.NotAfter)
 }
 
 // Replaced forgets what is known of an earlier proxy of the same name. It returns whether there was one.
@@ -135,11 +135,10 @@ func (s *State) Replaced(ctx context.Context, now identity.Subject, hadSession b
 	}
 	id := now.ID()
 	s.o.Logger.InfoContext(ctx, "proxy replaced by another one of its name", "mesh", now.Mesh, "proxy", now.Dataplane, "instance", now.Instance)
-	if err := s.drains.remove(id); err != nil {
+	if err := s.drains.Remove(id); err != nil {
 		s.o.Logger.ErrorContext(ctx, "drain record not removed", "mesh", now.Mesh, "proxy", now.Dataplane, "err", err)
 	}
 	s.observeDraining(id, false)
-	s.dropHeld(id)
 	s.ForgetIssued(id)
 	s.ObserveIdentity(id)
 }
@@ -157,22 +156,26 @@ func (s *State) Forget(ctx context.Context, sessions Sessions) {
 	if err := s.sweep(sessions); err != nil {
 		s.o.Logger.ErrorContext(ctx, "expired certificate records not removed", "err", err)
 	}
-	v := s.o.View()
-	if v == nil {
+	if s.o.View() == nil {
 		return
 	}
 	gone := func(id mesh.ID) bool {
-		_, p := v.Proxy(id)
+		_, p := s.o.View().Proxy(id) // as it is now: a proxy may have come since others were asked for
 		return p == nil && !sessions.Connected(id) && !s.o.Authority.HasCertificate(id)
 	}
 	if err := errors.Join(s.forgetDrains(gone, sessions), s.forgetDrained(gone)); err != nil {
 		s.o.Logger.ErrorContext(ctx, "drain records not removed", "err", err)
 	}
-	if err := s.applications.forget(gone); err != nil {
+	forgotten, err := s.facts.Forget(gone)
+	if err != nil {
 		s.o.Logger.ErrorContext(ctx, "records of applications not removed", "err", err)
 	}
-	s.forgetHeld(gone)
-	s.forgetPlaintext(gone)
+	s.mu.Lock()
+	for _, id := range forgotten {
+		delete(s.streams, id) // else what it says next has the order of no stream
+	}
+	s.mu.Unlock()
+	s.expirePlaintext()
 	s.forgetTold(gone)
 }
 

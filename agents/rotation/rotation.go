@@ -1,12 +1,13 @@
-// Package rotation rotates the CAs of meshes: a step is over when each proxy with a session has done its part.
+// Package rotation rotates the CAs of meshes and the serving CA: a step is over when each proxy has done its part and
+// each replica has loaded it.
 package rotation
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -15,8 +16,10 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 	peerv1 "github.com/sonde-mesh/sonde/api/peer/v1"
 	"github.com/sonde-mesh/sonde/identity"
+	"github.com/sonde-mesh/sonde/identity/ca"
+	"github.com/sonde-mesh/sonde/identity/serving"
 	"github.com/sonde-mesh/sonde/meshview"
-	"github.com/sonde-mesh/sonde/peers"
+	"github.com/sonde-mesh/sonde/replicas"
 )
 
 // Sessions knows which proxies take part.
@@ -25,173 +28,192 @@ type Sessions interface {
 	Connected(id mesh.ID) bool
 	// Silent reports whether a forced rotation skips the proxy.
 	Silent(id mesh.ID) bool
+	// TakesServingCA reports whether the proxy's agent has a session, and takes the control plane's CAs.
+	TakesServingCA(id mesh.ID) bool
 	// WakeMesh makes the sessions of a mesh send what is due.
 	WakeMesh(meshName string)
 }
 
-// Options of Rotations. All are required.
+// Options of Rotations. All are required but ServingCA and ServingWaits.
 type Options struct {
-	// Authority keeps the rotations.
+	// Authority keeps the rotations of meshes. It knows which proxies have a valid certificate, and what they have
+	// reported.
 	Authority *identity.Authority
+	// ServingCA keeps its rotation. Without it there must be no call of Serving.
+	ServingCA *serving.Certificate
 	View      func() *meshview.View
 	Sessions  Sessions
 	// Leads reports whether this replica advances rotations.
 	Leads func() bool
 	// Replicas returns what the other replicas have loaded. Advanced is called once this one has loaded another step.
-	Replicas func() []peers.Loaded
+	Replicas func() []replicas.Loaded
 	Advanced func()
-	Logger   *slog.Logger
+	// ServingWaits return what else is not done in a step of the serving CA, in words: for clients that are no proxies.
+	ServingWaits []func(context.Context, serving.Rotation) []string
+	Logger       *slog.Logger
+	Now          func() time.Time
 }
 
-// Rotations has no state but that of the authority, which replicas share.
+// Rotations keeps no state of its own: it is in the CAs, which replicas share.
 type Rotations struct{ o Options }
 
 // New returns Rotations.
 func New(o Options) *Rotations { return &Rotations{o} }
 
-// Advance advances the rotation of a mesh as long as no proxy has to be waited for, and wakes the sessions. After an error,
-// the next report or recheck tries again.
-func (t *Rotations) Advance(ctx context.Context, meshName string) {
-	for {
-		advanced, err := t.advanceStep(ctx, meshName)
+// Mesh returns the rotation of a mesh's CA.
+func (t *Rotations) Mesh(name string) Rotation { return Rotation{&t.o, name, meshCA{&t.o, name}} }
+
+// Serving returns the rotation of the serving CA.
+func (t *Rotations) Serving() Rotation { return Rotation{&t.o, "", servingCA{&t.o}} }
+
+// Rotation is the rotation of one CA.
+type Rotation struct {
+	o    *Options
+	mesh string // empty for the serving CA, which wakes all sessions itself
+	of   rotated
+}
+
+// rotated is what differs between the CAs.
+type rotated interface {
+	progress() (progress, error)
+	// start starts a rotation, or continues the current one.
+	start(ctx context.Context, force, proceed bool) error
+	// others returns what else is not done in a step, in words.
+	others(ctx context.Context, p progress) []string
+	// advance goes on to the step after p, unless p is over, and returns whether it did.
+	advance(ctx context.Context, p progress) (bool, error)
+	failed(ctx context.Context, err error)
+	// loaded returns what another replica has loaded, nil if it has not said so.
+	loaded(of *peerv1.Replica) *peerv1.Authority
+	// shown returns the name of a proxy, and what is special to the CA.
+	shown(p proxy) *adminv1.Waiting
+}
+
+// progress of the current step.
+type progress struct {
+	ca.Progress
+	// held says that the step must not end before the operator says so.
+	held bool
+	// waiting are the proxies that have not done the step, sorted. known is false while it is not known which proxies
+	// there are.
+	waiting []proxy
+	known   bool
+	// serving is the rotation of the serving CA.
+	serving serving.Rotation
+}
+
+// proxy with a certificate that expires at that time.
+type proxy struct {
+	mesh, name string
+	expires    time.Time
+}
+
+func (p proxy) id() mesh.ID { return mesh.MakeID(p.mesh, p.name) }
+
+// Advance advances the rotation as long as nothing has to be waited for. After an error, the next report or recheck
+// tries again.
+func (t Rotation) Advance(ctx context.Context) {
+	for t.o.Leads() {
+		advanced, err := t.advanceStep(ctx)
 		if err != nil {
-			t.o.Logger.ErrorContext(ctx, "CA rotation failed", "mesh", meshName, "err", err)
+			t.of.failed(ctx, err)
 		}
 		if !advanced {
 			return
 		}
 		t.o.Advanced()
-		t.o.Sessions.WakeMesh(meshName)
+		t.o.Sessions.WakeMesh(t.mesh)
 	}
 }
 
-func (t *Rotations) advanceStep(ctx context.Context, meshName string) (bool, error) {
-	if !t.o.Leads() {
-		return false, nil
-	}
-	r, err := t.o.Authority.Rotation(meshName)
-	if err != nil || r.Step == identity.StepNone {
+func (t Rotation) advanceStep(ctx context.Context) (bool, error) {
+	p, err := t.of.progress()
+	if err != nil || p.Step == ca.StepNone || p.held || !t.done(p) || len(t.of.others(ctx, p)) > 0 {
 		return false, err
 	}
-	behind, err := t.behind(meshName)
-	if err != nil {
-		return false, err
-	}
-	if blockedByReplicas(behind, r.Forced) {
-		return false, nil
-	}
-	silent := map[string]bool{}
-	for _, w := range r.Waiting {
-		if !r.Forced || !t.o.Sessions.Silent(mesh.MakeID(meshName, w.Dataplane)) {
-			return false, nil
-		}
-		silent[w.Dataplane] = true
-	}
-	return t.o.Authority.AdvanceRotation(ctx, meshName, silent)
+	return t.of.advance(ctx, p)
 }
 
-// behind returns the other replicas that have not loaded the step of a mesh's rotation, or have not said so.
-func (t *Rotations) behind(meshName string) ([]peers.Loaded, error) {
-	here, err := t.o.Authority.Loaded(meshName)
-	if err != nil {
+// done reports whether no proxy and no replica has to be waited for. A forced rotation skips silent proxies, and
+// replicas that are not heard, once it is known which there are.
+func (t Rotation) done(p progress) bool {
+	return p.known &&
+		!slices.ContainsFunc(p.waiting, func(w proxy) bool { return !p.Forced || !t.o.Sessions.Silent(w.id()) }) &&
+		!slices.ContainsFunc(t.behind(p), func(r replicas.Loaded) bool { return !p.Forced || r.Unknown || !missing(r) })
+}
+
+// behind returns the other replicas that have not loaded the current step, or are not heard.
+func (t Rotation) behind(p progress) []replicas.Loaded {
+	here := Loaded(t.mesh, p.Progress)
+	return slices.DeleteFunc(t.o.Replicas(), func(r replicas.Loaded) bool {
+		return r.Lost.IsZero() && proto.Equal(t.of.loaded(r.State), here)
+	})
+}
+
+// Loaded returns what a replica says that it has loaded. meshName is empty for the serving CA.
+func Loaded(meshName string, p ca.Progress) *peerv1.Authority {
+	return &peerv1.Authority{Mesh: meshName, BundleEpoch: p.Epoch, Step: string(p.Step), SigningCa: p.Signing}
+}
+
+// missing reports whether a replica is not heard.
+func missing(r replicas.Loaded) bool { return !r.Lost.IsZero() || r.State == nil }
+
+// Rotate starts a rotation, or continues the current one, and returns its progress. With force it does not wait for
+// silent proxies, in this step and the following ones. With proceed, the serving CA's rotation does not stop before the new
+// CA signs.
+func (t Rotation) Rotate(ctx context.Context, force, proceed bool) (*adminv1.Rotation, error) {
+	if err := t.of.start(ctx, force, proceed); err != nil {
 		return nil, err
-	}
-	want := &peerv1.Authority{Mesh: meshName, BundleEpoch: here.Epoch, Step: string(here.Step), SigningCa: here.SigningCA}
-	return notLoaded(t.o.Replicas(), want, func(of *peerv1.Replica) *peerv1.Authority {
-		for _, a := range of.GetAuthorities() {
-			if a.GetMesh() == meshName {
-				return a
-			}
-		}
-		return nil
-	}), nil
-}
-
-// notLoaded returns the replicas that have not loaded what is wanted, or are not heard.
-func notLoaded(replicas []peers.Loaded, want *peerv1.Authority, of func(*peerv1.Replica) *peerv1.Authority) []peers.Loaded {
-	return slices.DeleteFunc(replicas, func(r peers.Loaded) bool { return r.Lost.IsZero() && proto.Equal(of(r.State), want) })
-}
-
-// mayBeSkipped reports whether a forced rotation does not wait for a replica: one that is not heard.
-func mayBeSkipped(r peers.Loaded) bool { return !r.Lost.IsZero() || r.State == nil }
-
-func waitingReplicas(behind []peers.Loaded) []*adminv1.WaitingReplica {
-	var all []*adminv1.WaitingReplica
-	for _, r := range behind {
-		all = append(all, &adminv1.WaitingReplica{Name: r.Replica, Missing: mayBeSkipped(r)})
-	}
-	return all
-}
-
-func blockedByReplicas(behind []peers.Loaded, forced bool) bool {
-	return slices.ContainsFunc(behind, func(r peers.Loaded) bool { return !forced || !mayBeSkipped(r) })
-}
-
-// Rotate starts a rotation of a mesh's CA, or continues the current one, and returns its progress. With force it does not
-// wait for silent proxies, in this step and the following ones.
-func (t *Rotations) Rotate(ctx context.Context, meshName string, force bool) (*adminv1.Rotation, error) {
-	var backend *mesh.Backend // nil has the defaults
-	if m := t.o.View().Mesh(meshName); m != nil {
-		backend = m.Spec.Backend()
-	}
-	if err := t.o.Authority.Ensure(ctx, meshName, backend.CAValidity()); err != nil {
-		return nil, err
-	}
-	if err := t.o.Authority.StartRotation(ctx, meshName, backend.CAValidity()); err != nil {
-		return nil, err
-	}
-	if force {
-		if err := t.o.Authority.ForceRotation(ctx, meshName); err != nil {
-			return nil, err
-		}
 	}
 	t.o.Advanced()
-	t.o.Sessions.WakeMesh(meshName)
-	t.Advance(ctx, meshName)
-	return t.Rotation(ctx, meshName)
+	t.o.Sessions.WakeMesh(t.mesh)
+	t.Advance(ctx)
+	return t.Progress(ctx)
 }
 
-// Rotation returns the progress of a rotation, and changes nothing.
-func (t *Rotations) Rotation(_ context.Context, meshName string) (*adminv1.Rotation, error) {
-	r, err := t.o.Authority.Rotation(meshName)
-	if errors.Is(err, identity.ErrCANotFound) {
-		return &adminv1.Rotation{Step: adminv1.Rotation_IDLE}, nil
-	}
+// Progress returns the progress of the rotation, and changes nothing.
+func (t Rotation) Progress(ctx context.Context) (*adminv1.Rotation, error) {
+	p, err := t.of.progress()
 	if err != nil {
 		return nil, err
 	}
-	step, err := stepOf(r.Step)
-	if err != nil {
-		return nil, err
+	step, known := steps[p.Step]
+	if !known {
+		return nil, fmt.Errorf("step %q of a rotation is not known", p.Step)
 	}
 	out := &adminv1.Rotation{Step: step}
-	if r.Step != identity.StepNone {
-		behind, err := t.behind(meshName)
-		if err != nil {
-			return nil, err
+	for _, id := range p.serving.Missed {
+		if meshName, name := mesh.SplitID(id); !t.o.Sessions.Connected(id) {
+			out.Missed = append(out.Missed, t.shown(proxy{mesh: meshName, name: name}))
 		}
-		out.Replicas = waitingReplicas(behind)
 	}
-	for _, w := range r.Waiting {
-		out.Waiting = append(out.Waiting, &adminv1.Waiting{
-			Name:               w.Dataplane,
-			Silent:             !t.o.Sessions.Connected(mesh.MakeID(meshName, w.Dataplane)),
-			CertificateExpires: timestamppb.New(w.Expires),
-		})
+	if p.Step == ca.StepNone {
+		return out, nil
 	}
+	for _, w := range p.waiting {
+		out.Waiting = append(out.Waiting, t.shown(w))
+	}
+	for _, r := range t.behind(p) {
+		out.Replicas = append(out.Replicas, &adminv1.WaitingReplica{Name: r.Replica, Missing: missing(r)})
+	}
+	out.Others = t.of.others(ctx, p)
+	if !p.known {
+		out.Others = append(out.Others, "the first view: which proxies there are is not known yet")
+	}
+	out.Paused = p.held && t.done(p) && len(out.GetOthers()) == 0
 	return out, nil
 }
 
-func stepOf(s identity.Step) (adminv1.Rotation_Step, error) {
-	switch s {
-	case identity.StepNone:
-		return adminv1.Rotation_IDLE, nil
-	case identity.StepTrustBoth:
-		return adminv1.Rotation_TRUST_BOTH, nil
-	case identity.StepRenewLeaves:
-		return adminv1.Rotation_RENEW_LEAVES, nil
-	case identity.StepTrustNew:
-		return adminv1.Rotation_TRUST_NEW, nil
+func (t Rotation) shown(p proxy) *adminv1.Waiting {
+	shown := t.of.shown(p)
+	shown.Silent = !t.o.Sessions.Connected(p.id())
+	if !p.expires.IsZero() {
+		shown.CertificateExpires = timestamppb.New(p.expires)
 	}
-	return 0, fmt.Errorf("step %q of a rotation is not known", s)
+	return shown
+}
+
+var steps = map[ca.Step]adminv1.Rotation_Step{
+	ca.StepNone: adminv1.Rotation_IDLE, ca.StepTrustBoth: adminv1.Rotation_TRUST_BOTH,
+	ca.StepRenewLeaves: adminv1.Rotation_RENEW_LEAVES, ca.StepTrustNew: adminv1.Rotation_TRUST_NEW,
 }

@@ -2,7 +2,6 @@ package session
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -20,9 +19,7 @@ const pongTimeout = 3 * time.Second
 // rival is what a session does when another process of its proxy comes.
 type rival struct {
 	process string // Hello's instance, "" of an agent that has none
-
-	mu   sync.Mutex
-	pong chan struct{} // closed by the next Pong; nil if no caller waits for one
+	pong    question
 }
 
 // lives asks the agent for a Pong, and reports whether it has come in time.
@@ -30,30 +27,10 @@ func (sess *session) lives(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, pongTimeout)
 	defer cancel()
 	select {
-	case <-sess.ping():
+	case <-sess.rival.pong.ask(sess, &agentv1.ControlMessage{Message: &agentv1.ControlMessage_Ping{Ping: &agentv1.Ping{}}}):
 		return true
 	case <-ctx.Done():
 		return false
-	}
-}
-
-// ping returns a channel that the next Pong closes, nil if the agent cannot be asked.
-func (sess *session) ping() <-chan struct{} {
-	r := &sess.rival
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.pong == nil && sess.send(&agentv1.ControlMessage{Message: &agentv1.ControlMessage_Ping{Ping: &agentv1.Ping{}}}) {
-		r.pong = make(chan struct{})
-	}
-	return r.pong
-}
-
-func (r *rival) answered() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.pong != nil {
-		close(r.pong)
-		r.pong = nil
 	}
 }
 

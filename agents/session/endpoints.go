@@ -28,7 +28,7 @@ func (s *Sessions) Publishing(proxies []mesh.ID) (taken func()) {
 				delete(s.publishing, id)
 			}
 			if sess := s.sessions[id]; sess != nil {
-				sess.signal()
+				sess.wake.Set()
 			}
 		}
 	}

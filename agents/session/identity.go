@@ -8,7 +8,7 @@ import (
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	peerv1 "github.com/sonde-mesh/sonde/api/peer/v1"
 	"github.com/sonde-mesh/sonde/identity"
-	"github.com/sonde-mesh/sonde/peers"
+	"github.com/sonde-mesh/sonde/replicas"
 )
 
 // report records the bundle and leaf that the proxy uses, and pushes what is due then.
@@ -67,7 +67,7 @@ func (s *Sessions) push(sess *session) error {
 
 // allSign reports whether the CA signs with all replicas that are heard: a leaf from one that has not loaded it would have to be renewed again.
 func (s *Sessions) allSign(meshName, ca string) bool {
-	return !slices.ContainsFunc(s.o.Peers.Loaded(), func(l peers.Loaded) bool {
+	return !slices.ContainsFunc(s.o.Peers.Loaded(), func(l replicas.Loaded) bool {
 		return slices.ContainsFunc(l.State.GetAuthorities(), func(a *peerv1.Authority) bool {
 			return l.Lost.IsZero() && a.GetMesh() == meshName && a.GetSigningCa() != ca
 		})
@@ -81,7 +81,7 @@ const renewPause = 5 * time.Second
 func (sess *session) mayAskAgain(reason string) bool {
 	now := time.Now()
 	if wait := sess.renewAsked.Add(renewPause).Sub(now); reason == sess.pushedRenewal.what && wait > 0 {
-		time.AfterFunc(wait, sess.signal)
+		time.AfterFunc(wait, sess.wake.Set)
 		return false
 	}
 	sess.renewAsked = now

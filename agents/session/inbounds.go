@@ -31,15 +31,43 @@ func (s *Sessions) unreached(id mesh.ID) (reason string, known bool) {
 			mesh.WorkloadText(o.Path), mesh.WorkloadText(p.Dataplane.SPIFFEPath())), true
 	}
 	for _, at := range listenersOf(p.Dataplane) {
-		if o.Listeners.Has(at) {
-			continue
+		if !o.Listeners.Has(at) {
+			return s.unaccepted(id, at), true
 		}
-		if reason, refused := s.o.Observed.RefusedListeners(id)[at]; refused {
-			return fmt.Sprintf("envoy refuses the listener at %s: %s", at, cut.Text(reason, agentv1.MaxReason)), true
-		}
-		return fmt.Sprintf("envoy has not accepted the listener at %s yet", at), true
 	}
 	return "", true
+}
+
+// outbounds returns the state of a proxy's outbound listeners for its agent, nil while it is unknown.
+func (s *Sessions) outbounds(id mesh.ID) *agentv1.ControlMessage {
+	reason, known := s.unbound(id)
+	if !known {
+		return nil
+	}
+	return &agentv1.ControlMessage{Message: &agentv1.ControlMessage_Outbounds{Outbounds: &agentv1.Outbounds{Accepted: reason == "", Reason: reason}}}
+}
+
+// unbound returns why Envoy lacks an outbound listener, "" if it has accepted all, and false while that is unknown.
+func (s *Sessions) unbound(id mesh.ID) (reason string, known bool) {
+	_, p := s.o.View().Proxy(id)
+	o := s.o.Observed.Of(id)
+	if p == nil || !o.ListenersKnown {
+		return "", false
+	}
+	for _, at := range p.Dataplane.OutboundListeners() {
+		if !o.AcceptsOutbound(at) {
+			return s.unaccepted(id, at), true
+		}
+	}
+	return "", true
+}
+
+// unaccepted returns why Envoy lacks a listener.
+func (s *Sessions) unaccepted(id mesh.ID, at netip.AddrPort) string {
+	if reason, refused := s.o.Observed.RefusedListeners(id)[at]; refused {
+		return fmt.Sprintf("envoy refuses the listener at %s: %s", at, cut.Text(reason, agentv1.MaxReason))
+	}
+	return fmt.Sprintf("envoy has not accepted the listener at %s yet", at)
 }
 
 // listenersOf returns where others than the application reach a proxy.

@@ -16,11 +16,11 @@ func (s *Sessions) Lacking(feature string) []mesh.ID {
 		}
 	}
 	s.mu.Unlock()
-	for id := range s.o.Peers.HeardProxies() {
+	for id, there := range s.allElsewhere() {
 		if s.hasSession(id) {
 			continue // the newest one
 		}
-		if there, open := s.elsewhere(id); open && !slices.Contains(there.Proxy.GetSession().GetFeatures(), feature) {
+		if !slices.Contains(there.Proxy.GetSession().GetFeatures(), feature) {
 			all = append(all, id)
 		}
 	}

@@ -3,8 +3,9 @@ package session
 import (
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
+
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
 // TestLatest has reports come at these times. A late one comes when what waits is due, and is handled before that.
@@ -20,39 +21,37 @@ func TestLatest(t *testing.T) {
 		"before what waits is taken": {[]time.Duration{0, 100 * time.Millisecond, time.Second}, true, []int{0, 2}},
 	}
 	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var l latest[int]
-				var got []int
-				began := time.Now()
-				handle := func(until time.Duration) {
-					end := time.After(time.Until(began.Add(until)))
-					for {
-						select {
-						case <-l.tick():
-							if m, waits := l.take(); waits {
-								got = append(got, m)
-							}
-						case <-end:
-							return
+		virtual.Run(t, name, func(t *testing.T) {
+			var l latest[int]
+			var got []int
+			began := time.Now()
+			handle := func(until time.Duration) {
+				end := time.After(time.Until(began.Add(until)))
+				for {
+					select {
+					case <-l.tick():
+						if m, waits := l.take(); waits {
+							got = append(got, m)
 						}
+					case <-end:
+						return
 					}
 				}
-				for i, at := range tc.reports {
-					if tc.late && i == len(tc.reports)-1 {
-						<-time.After(time.Until(began.Add(at)))
-					} else {
-						handle(at)
-					}
-					if l.add(i, time.Second) {
-						got = append(got, i)
-					}
+			}
+			for i, at := range tc.reports {
+				if tc.late && i == len(tc.reports)-1 {
+					<-time.After(time.Until(began.Add(at)))
+				} else {
+					handle(at)
 				}
-				handle(time.Minute)
-				if !slices.Equal(got, tc.want) {
-					t.Errorf("taken were %v, want %v", got, tc.want)
+				if l.add(i, time.Second) {
+					got = append(got, i)
 				}
-			})
+			}
+			handle(time.Minute)
+			if !slices.Equal(got, tc.want) {
+				t.Errorf("taken were %v, want %v", got, tc.want)
+			}
 		})
 	}
 }

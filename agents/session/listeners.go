@@ -24,8 +24,9 @@ const (
 // followListeners has Envoy be asked for its listeners while it is not known that it has all, and the replica that has its ADS stream may be one
 // of those that are not heard: a pod must get ready while replicas are cut off from each other.
 func (s *Sessions) followListeners(sess *session) {
-	reason, known := s.unreached(sess.peer.ID())
-	switch ask := (!known || reason != "") && len(s.o.Peers.Missing()) > 0; {
+	unreached, known := s.unreached(sess.peer.ID())
+	unbound, _ := s.unbound(sess.peer.ID())
+	switch ask := (!known || unreached != "" || unbound != "") && len(s.o.Peers.Missing()) > 0; {
 	case !ask:
 		sess.stopAskingListeners()
 	case sess.unreached == nil:
@@ -68,19 +69,22 @@ func (s *Sessions) askListeners(sess *session) {
 			s.o.Logger.DebugContext(ctx, "listeners of an Envoy not known", "mesh", sess.peer.Mesh, "proxy", sess.peer.Dataplane, "err", err)
 			return
 		}
-		s.o.Observed.ObserveAsked(sess.peer.ID(), s.ofInbounds(sess.peer.ID(), active))
-		sess.signal()
+		inbounds, outbounds := s.wanted(sess.peer.ID(), active)
+		s.o.Observed.ObserveAsked(sess.peer.ID(), inbounds, outbounds)
+		sess.wake.Set()
 	})
 }
 
-// ofInbounds returns which of the addresses are those of the proxy's inbounds.
-func (s *Sessions) ofInbounds(id mesh.ID, active []netip.AddrPort) []netip.AddrPort {
+// wanted returns which of the addresses are those at which the proxy should listen, for inbounds and for its application.
+func (s *Sessions) wanted(id mesh.ID, active []netip.AddrPort) (inbounds, outbounds []netip.AddrPort) {
 	d := s.o.View().Dataplane(id)
 	if d == nil {
-		return nil
+		return nil, nil
 	}
-	want := listenersOf(d)
-	return slices.DeleteFunc(active, func(at netip.AddrPort) bool { return !slices.Contains(want, at) })
+	of := func(want []netip.AddrPort) []netip.AddrPort {
+		return slices.DeleteFunc(want, func(at netip.AddrPort) bool { return !slices.Contains(active, at) })
+	}
+	return of(listenersOf(d)), of(d.OutboundListeners())
 }
 
 // readListeners returns the addresses in Envoy's answer to /listeners?format=json.

@@ -47,16 +47,10 @@ func (s *Sessions) livenessChanged(sess *session, m *agentv1.Liveness) error {
 	if err := checkLiveness(m); err != nil {
 		return err
 	}
-	if heard := (heardLiveness{m, s.o.Now()}); sess.liveness.add(heard, livenessEvery) {
-		return s.takeLiveness(sess, heard)
+	if reported := (agentv1.ReportedLiveness{Report: m, At: s.o.Now()}); sess.liveness.add(reported, livenessEvery) {
+		return s.takeLiveness(sess, reported)
 	}
 	return nil
-}
-
-// heardLiveness is a message, and when it came: for how long a probe fails is as of then.
-type heardLiveness struct {
-	message *agentv1.Liveness
-	at      time.Time
 }
 
 // livenessEvery is how often what an agent says of its liveness probes is taken: agents send it at most as often, and the leader must not have more to
@@ -65,14 +59,14 @@ const livenessEvery = time.Second
 
 // takeNewestLiveness takes what waits, if anything does, and a newer session has not had its say: that has ended this one then.
 func (s *Sessions) takeNewestLiveness(sess *session) {
-	if m, waits := sess.liveness.take(); waits {
-		_ = s.takeLiveness(sess, m)
+	if reported, waits := sess.liveness.take(); waits {
+		_ = s.takeLiveness(sess, reported)
 	}
 }
 
-func (s *Sessions) takeLiveness(sess *session, m heardLiveness) error {
+func (s *Sessions) takeLiveness(sess *session, reported agentv1.ReportedLiveness) error {
 	return s.inTurn(sess, func() error {
-		s.o.Observed.Liveness(sess.stream.Context(), sess.peer.Subject, sess.order, m.at, m.message)
+		s.o.Observed.Liveness(sess.stream.Context(), sess.peer.Subject, sess.order, reported)
 		return nil
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
@@ -14,11 +15,11 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/sonde-mesh/sonde/agents/agentstest"
 	"github.com/sonde-mesh/sonde/agents/observed"
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/identity"
+	"github.com/sonde-mesh/sonde/internal/testing/agentstest"
 )
 
 // fuzzSessions returns the sessions of a control plane that knows one Dataplane, the subject. It ends with the test.
@@ -32,7 +33,8 @@ func fuzzSessions(f testing.TB) (*Sessions, identity.Subject) {
 		f.Fatal(err)
 	}
 	s, err := New(Options{
-		Authority: p.Authority, Observed: known, View: p.Builder.View, Reported: func(context.Context, string) {}, ProbeFailed: func(ProbeFailure) {}, Restarts: noRestarts{},
+		Opened: func(mesh.ID, string) {}, Ended: func(mesh.ID, time.Time) {},
+		Authority: p.Authority, Observed: known, View: p.Builder.View, Reported: func(context.Context, string) {}, ProbeFailed: func(identity.Subject, *agentv1.ProbeFailure) {}, Restarts: noRestarts{},
 		Logger: slog.New(slog.DiscardHandler), Now: time.Now, Limits: DefaultLimits(),
 	})
 	if err != nil {
@@ -91,20 +93,22 @@ func FuzzSession(f *testing.F) {
 		&agentv1.AgentMessage{Message: &agentv1.AgentMessage_Liveness{Liveness: &agentv1.Liveness{Held: []*agentv1.HeldLiveness{{Container: "app", Reason: "refused"}}}}},
 		&agentv1.AgentMessage{Message: &agentv1.AgentMessage_EnvoyState{EnvoyState: &agentv1.EnvoyState{Down: "exit status 1"}}})
 	f.Fuzz(func(t *testing.T, data []byte) {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		messages := make(chan received)
-		var sending sync.WaitGroup
-		sending.Go(func() { sendFuzzed(ctx, data, messages) })
-		err := s.converseFuzzed(ctx, subject, messages)
-		cancel()
-		sending.Wait()
-		if code := status.Code(err); code == codes.Internal || code == codes.Unknown || code == codes.DeadlineExceeded {
-			t.Fatalf("the session ends with %v", err)
-		}
-		if len(s.sessions) > 0 {
-			t.Fatal("a session is left")
-		}
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			messages := make(chan received)
+			var sending sync.WaitGroup
+			sending.Go(func() { sendFuzzed(ctx, data, messages) })
+			err := s.converseFuzzed(ctx, subject, messages)
+			cancel()
+			sending.Wait()
+			if code := status.Code(err); code == codes.Internal || code == codes.Unknown || code == codes.DeadlineExceeded {
+				t.Fatalf("the session ends with %v", err)
+			}
+			if len(s.sessions) > 0 {
+				t.Fatal("a session is left")
+			}
+		})
 	})
 }
 

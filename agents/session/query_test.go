@@ -26,7 +26,7 @@ func TestUnsentQueryIsAskedAgain(t *testing.T) {
 	if err := s.ask(q, mesh.ViewStats); err != nil {
 		t.Fatal(err)
 	}
-	first.ping() // which is for this session alone
+	first.rival.pong.ask(first, &agentv1.ControlMessage{Message: &agentv1.ControlMessage_Ping{}}) // which is for this session alone
 	s.mu.Lock()
 	delete(s.sessions, subject.ID())
 	s.keepUnsent(first)

@@ -46,6 +46,7 @@ func (s *Sessions) openSession(sess *session) (goesOn bool, err error) {
 	moved := s.ended[id].moved
 	delete(s.ended, id)
 	s.o.Peers.Changed(id)
+	s.o.Opened(id, sess.rival.process)
 	s.askMoved(sess)
 	return moved != "" && moved == sess.rival.process, nil
 }
@@ -66,6 +67,7 @@ func (s *Sessions) closeSession(sess *session) {
 		s.keepUnsent(sess)
 		return
 	}
+	s.o.Ended(id, s.ended[id].at)
 	s.endQueries(id)
 }
 
@@ -118,7 +120,7 @@ func (s *Sessions) WakeMesh(meshName string) {
 	defer s.mu.Unlock()
 	for _, sess := range s.sessions {
 		if sess.peer.Mesh == meshName {
-			sess.signal()
+			sess.wake.Set()
 		}
 	}
 }
@@ -128,7 +130,7 @@ func (s *Sessions) WakeAll() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, sess := range s.sessions {
-		sess.signal()
+		sess.wake.Set()
 	}
 }
 
@@ -137,7 +139,7 @@ func (s *Sessions) Wake(id mesh.ID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if sess := s.sessions[id]; sess != nil {
-		sess.signal()
+		sess.wake.Set()
 	}
 }
 

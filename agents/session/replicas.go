@@ -1,6 +1,8 @@
 package session
 
 import (
+	"iter"
+	"maps"
 	"slices"
 	"time"
 
@@ -8,12 +10,11 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/sonde-mesh/sonde/agents/call"
-	"github.com/sonde-mesh/sonde/agents/observed"
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	peerv1 "github.com/sonde-mesh/sonde/api/peer/v1"
-	"github.com/sonde-mesh/sonde/peers"
+	"github.com/sonde-mesh/sonde/facts"
 )
 
 const (
@@ -45,14 +46,14 @@ func (s *Sessions) endOf(sess *session) endedSession {
 }
 
 // order returns that of a new session: later than all sessions of other processes of the proxy, and by the agent's count among those of its own.
-func (s *Sessions) order(id mesh.ID, hello *agentv1.Hello, now time.Time) observed.Order {
-	order, numbered := observed.OrderAt(now), false
+func (s *Sessions) order(id mesh.ID, hello *agentv1.Hello, now time.Time) facts.Order {
+	order, numbered := facts.OrderAt(now), false
 	if n := hello.GetSession(); n.GetStarted().IsValid() && n.GetStarted().GetSeconds() > 0 && n.GetCount() > 0 && n.GetStarted().AsTime().Before(now.Add(maxAhead)) {
-		order, numbered = observed.Order{Time: n.GetStarted().AsTime().UnixNano(), Count: n.GetCount()}, true
+		order, numbered = facts.Order{Time: n.GetStarted().AsTime().UnixNano(), Count: n.GetCount()}, true
 	}
 	own := numbered && hello.GetInstance() != ""
 	for _, known := range s.known(id) {
-		if of := observed.OrderOf(known.GetOrder()); own && known.GetProcess() == hello.GetInstance() {
+		if of := facts.OrderOf(known.GetOrder()); own && known.GetProcess() == hello.GetInstance() {
 			order.Time = max(order.Time, of.Time)
 		} else {
 			order = order.After(of)
@@ -78,22 +79,15 @@ func (s *Sessions) known(id mesh.ID) []*peerv1.Session {
 }
 
 // said returns what other replicas have said of a proxy with which they have, or have had, a session.
-func (s *Sessions) said(id mesh.ID) []peers.Said {
-	return slices.DeleteFunc(s.o.Observed.Said(id), func(said peers.Said) bool { return said.Proxy.GetSession() == nil })
+func (s *Sessions) said(id mesh.ID) []facts.Said {
+	return slices.DeleteFunc(s.o.Observed.Facts().Said(id), func(said facts.Said) bool { return said.Proxy.GetSession() == nil })
 }
 
 // elsewhere returns what the replica has said that has the newest session of a proxy, and whether there is one that counts as open.
-func (s *Sessions) elsewhere(id mesh.ID) (newest peers.Said, open bool) {
-	for _, said := range s.said(id) {
-		session := said.Proxy.GetSession()
-		if !session.GetOpen() || !said.Lost.IsZero() && s.o.Now().Sub(said.Lost) >= lostAfter {
-			continue
-		}
-		if !open || observed.OrderOf(session.GetOrder()).Compare(observed.OrderOf(newest.Proxy.GetSession().GetOrder())) > 0 {
-			newest, open = said, true
-		}
-	}
-	return newest, open
+func (s *Sessions) elsewhere(id mesh.ID) (newest facts.Said, open bool) {
+	return facts.Session.Newest(slices.DeleteFunc(s.o.Observed.Facts().Said(id), func(said facts.Said) bool {
+		return !said.Proxy.GetSession().GetOpen() || !said.Lost.IsZero() && s.o.Now().Sub(said.Lost) >= lostAfter
+	}))
 }
 
 // Replica returns the name of the replica that has the session of a proxy, "" if it is this one, or none.
@@ -108,8 +102,14 @@ func (s *Sessions) Replica(id mesh.ID) string {
 	return there.Replica
 }
 
+// ProcessElsewhere returns the process that has the newest session of a proxy with another replica, "" if it does not say which it is.
+func (s *Sessions) ProcessElsewhere(id mesh.ID) string {
+	there, _ := s.elsewhere(id)
+	return there.Proxy.GetSession().GetProcess()
+}
+
 // saidEnd returns when the session with another replica has ended, zero while it counts as open.
-func saidEnd(said peers.Said) time.Time {
+func saidEnd(said facts.Said) time.Time {
 	if session := said.Proxy.GetSession(); !session.GetOpen() {
 		return session.GetEnded().AsTime()
 	}
@@ -128,12 +128,12 @@ func (s *Sessions) Heard(id mesh.ID) {
 		}
 		return
 	}
-	if open && observed.OrderOf(there.Proxy.GetSession().GetOrder()).Compare(sess.order) > 0 {
+	if open && facts.OrderOf(there.Proxy.GetSession().GetOrder()).Compare(sess.order) > 0 {
 		s.metrics.replaced.Inc()
 		sess.replace()
 		return
 	}
-	sess.signal()
+	sess.wake.Set()
 }
 
 // WakeAwaiting makes the sessions send what is due whose agents wait until other proxies know of their endpoints: a replica that does not
@@ -143,7 +143,7 @@ func (s *Sessions) WakeAwaiting() {
 	defer s.mu.Unlock()
 	for id, sess := range s.sessions {
 		if s.awaited(id, sess) {
-			sess.signal()
+			sess.wake.Set()
 		}
 	}
 }
@@ -188,7 +188,7 @@ func (s *Sessions) Tell(id mesh.ID, m *peerv1.Proxy) bool {
 		return false
 	}
 	s.mu.Unlock()
-	if observed.OrderOf(m.GetSession().GetOrder()) == order {
+	if facts.OrderOf(m.GetSession().GetOrder()) == order {
 		m.Session.Draining = draining // as the agent has said since
 	}
 	if c, known := s.o.Authority.CertificateInUse(id); known {
@@ -201,23 +201,23 @@ func (s *Sessions) Tell(id mesh.ID, m *peerv1.Proxy) bool {
 func (s *Sessions) Told() []mesh.ID {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	ids := make([]mesh.ID, 0, len(s.sessions)+len(s.ended))
-	for id := range s.sessions {
-		ids = append(ids, id)
+	return slices.AppendSeq(slices.Collect(maps.Keys(s.sessions)), maps.Keys(s.ended))
+}
+
+// allElsewhere returns what elsewhere does, for all proxies with a session that counts as open.
+func (s *Sessions) allElsewhere() iter.Seq2[mesh.ID, facts.Said] {
+	return func(yield func(mesh.ID, facts.Said) bool) {
+		for id := range s.o.Peers.HeardProxies() {
+			if there, open := s.elsewhere(id); open && !yield(id, there) {
+				return
+			}
+		}
 	}
-	for id := range s.ended {
-		ids = append(ids, id)
-	}
-	return ids
 }
 
 func (s *Sessions) agentsElsewhere() map[mesh.ID]*adminv1.Agent {
 	all := map[mesh.ID]*adminv1.Agent{}
-	for id := range s.o.Peers.HeardProxies() {
-		there, open := s.elsewhere(id)
-		if !open {
-			continue
-		}
+	for id, there := range s.allElsewhere() {
 		session, certificate := there.Proxy.GetSession(), there.Proxy.GetCertificate()
 		all[id] = &adminv1.Agent{
 			Version: session.GetVersion(), EnvoyVersion: session.GetEnvoyVersion(), Features: session.GetFeatures(), ConnectedSince: session.GetSince(),
@@ -230,10 +230,8 @@ func (s *Sessions) agentsElsewhere() map[mesh.ID]*adminv1.Agent {
 
 func (s *Sessions) sinceElsewhere() map[mesh.ID]time.Time {
 	all := map[mesh.ID]time.Time{}
-	for id := range s.o.Peers.HeardProxies() {
-		if there, open := s.elsewhere(id); open {
-			all[id] = there.Proxy.GetSession().GetSince().AsTime()
-		}
+	for id, there := range s.allElsewhere() {
+		all[id] = there.Proxy.GetSession().GetSince().AsTime()
 	}
 	return all
 }

@@ -8,9 +8,9 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/sonde-mesh/sonde/agents/call"
-	"github.com/sonde-mesh/sonde/agents/observed"
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/facts"
 )
 
 // serviceProbes returns the checks that the agent of a written Dataplane has to make, nil for another one.
@@ -55,12 +55,12 @@ func serviceProbe(at netip.AddrPort, in *mesh.Inbound) *agentv1.ServiceProbe {
 
 // MayReport reports whether the agent of a proxy reports its applications, as far as that is known, and the order of its session if that is
 // with this replica.
-func (s *Sessions) MayReport(id mesh.ID) (reports bool, session observed.Order) {
+func (s *Sessions) MayReport(id mesh.ID) (reports bool, session facts.Order) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	sess := s.sessions[id]
 	if sess == nil {
-		return true, observed.Order{}
+		return true, facts.Order{}
 	}
 	return sess.has(agentv1.FeatureServiceProbes), sess.order
 }
@@ -99,7 +99,7 @@ func (s *Sessions) readinessChanged(sess *session, m *agentv1.Readiness) error {
 	}
 	return s.inTurn(sess, func() error {
 		s.o.Observed.Readiness(sess.stream.Context(), sess.peer.ID(), sess.order, reported)
-		sess.signal() // the reason of an endpoint may be another one, which is none of the view's
+		sess.wake.Set() // an endpoint's reason may have changed, which the view does not have
 		return nil
 	})
 }

@@ -11,10 +11,11 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/sonde-mesh/sonde/agents/call"
-	"github.com/sonde-mesh/sonde/agents/observed"
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+	"github.com/sonde-mesh/sonde/facts"
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/identity/mtls"
+	"github.com/sonde-mesh/sonde/internal/run"
 )
 
 // Limits of one session.
@@ -30,14 +31,14 @@ const (
 	messageBurst = 20
 	// drainPollInterval is how often confirmDrain checks whether the view has a recorded drain.
 	drainPollInterval = 10 * time.Millisecond
-	// outboxSize has room for a Query, a Ping and a Duplicate.
-	outboxSize = 3
+	// outboxSize has room for a Query, a Ping, a Duplicate and an AskPlaintext.
+	outboxSize = 4
 )
 
 // features are those of each control plane, see offered.
 var features = []string{
 	agentv1.FeatureInbounds, agentv1.FeatureProbeFailures, agentv1.FeaturePerPortProbes, agentv1.FeatureDrainState, agentv1.FeatureServiceProbes,
-	agentv1.FeatureEnvoyState, agentv1.FeatureEndpoints, agentv1.FeaturePlaintext,
+	agentv1.FeatureEnvoyState, agentv1.FeatureEndpoints, agentv1.FeaturePlaintext, agentv1.FeatureOutbounds,
 }
 
 var errReplaced = status.Error(codes.Aborted, "a newer session of this proxy, or a newer proxy of its name, has taken over")
@@ -47,7 +48,7 @@ type session struct {
 	peer  identity.Peer
 	since time.Time
 	// order tells which of sessions with several replicas is the newest.
-	order observed.Order
+	order facts.Order
 	// drained says that it began while the proxy drained.
 	drained bool
 	// turn is shared by all successive sessions of a proxy, so that no message of an old session takes effect after one of
@@ -56,7 +57,7 @@ type session struct {
 	// wake is sent to when something may be due: the rotation of the mesh has advanced, or the workload of the Dataplane
 	// has changed. replaced is closed when a newer session takes over, or
 	// another proxy of the same name.
-	wake     chan struct{}
+	wake     run.Signal
 	replaced chan struct{}
 	// outbox has what others want to send.
 	outbox chan *agentv1.ControlMessage
@@ -76,9 +77,11 @@ type session struct {
 	// unreached ticks while it is not known that Envoy has all listeners, and other replicas are missing that may know it; else it is nil.
 	unreached *time.Ticker
 	// liveness is what the agent has said of liveness probes and is not taken yet.
-	liveness latest[heardLiveness]
+	liveness latest[agentv1.ReportedLiveness]
 	// plaintext is what the agent has counted and is not taken yet.
 	plaintext latest[*agentv1.Plaintext]
+	// plaintextAsked is open while a caller waits for what the agent has counted until now.
+	plaintextAsked question
 	// drainPoll ticks while a recorded drain is not in the view yet, else nil.
 	drainPoll *time.Ticker
 
@@ -105,14 +108,6 @@ func (sess *session) send(m *agentv1.ControlMessage) bool {
 	}
 }
 
-// signal wakes the session.
-func (sess *session) signal() {
-	select {
-	case sess.wake <- struct{}{}:
-	default: // it has not handled the last wake yet
-	}
-}
-
 func (s *Sessions) newSession(caller identity.Peer, hello *agentv1.Hello, stream agentv1.AgentService_SessionServer) *session {
 	now := s.o.Now()
 	sess := &session{
@@ -120,7 +115,7 @@ func (s *Sessions) newSession(caller identity.Peer, hello *agentv1.Hello, stream
 		since:    now,
 		order:    s.order(caller.ID(), hello, now),
 		drained:  hello.GetDraining(),
-		wake:     make(chan struct{}, 1),
+		wake:     run.NewSignal(),
 		replaced: make(chan struct{}),
 		outbox:   make(chan *agentv1.ControlMessage, outboxSize),
 		rival:    rival{process: hello.GetInstance()},
@@ -153,7 +148,7 @@ func (s *Sessions) Session(stream agentv1.AgentService_SessionServer) error {
 	}
 	sess := s.newSession(caller, hello, stream)
 	if err := s.CheckDuplicate(stream.Context(), caller.ID(), hello.GetInstance(), call.Address(stream.Context())); err != nil {
-		s.o.Duplicate(stream.Context(), caller.Subject, err)
+		s.o.Duplicate(stream.Context(), caller.Subject, hello.GetInstance(), err)
 		return err
 	}
 	goesOn, err := s.openSession(sess)
@@ -282,7 +277,7 @@ func (s *Sessions) handle(sess *session, message *agentv1.AgentMessage) error {
 	case *agentv1.AgentMessage_Plaintext:
 		return s.plaintextCounted(sess, m.Plaintext)
 	case *agentv1.AgentMessage_Pong:
-		sess.rival.answered()
+		sess.rival.pong.answer()
 		return nil
 	case *agentv1.AgentMessage_EnvoyState:
 		s.envoyChanged(sess, m.EnvoyState)

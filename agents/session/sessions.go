@@ -11,10 +11,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sonde-mesh/sonde/agents/observed"
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/meshview"
-	"github.com/sonde-mesh/sonde/peers"
+	"github.com/sonde-mesh/sonde/replicas"
 )
 
 // Options of Sessions. All are required but ServingCA, ProbeFailed, Restarts, Frozen, Registerer and Limits.
@@ -24,7 +25,7 @@ type Options struct {
 	Observed *observed.State
 	// Replica is the name of this one, "" where there are none, and Peers the others, nil for none.
 	Replica string
-	Peers   *peers.Peers
+	Peers   *replicas.Peers
 	// View returns the current view, nil before the first.
 	View func() *meshview.View
 	// ServingCA returns the CAs by which agents are to verify the control plane. Default: agents are told none.
@@ -32,9 +33,14 @@ type Options struct {
 	// Reported is called when a proxy of a mesh has reported what it uses, so that a rotation may go on.
 	Reported func(ctx context.Context, meshName string)
 	// Duplicate is told of processes whose session is refused since another one has it.
-	Duplicate func(ctx context.Context, who identity.Subject, err error)
-	// ProbeFailed is told of probes that fail. It must return at once.
-	ProbeFailed func(ProbeFailure)
+	Duplicate func(ctx context.Context, who identity.Subject, process string, err error)
+	// Opened is told of each process that has got the session of a proxy, Ended when one has ended and no other has followed, unless the agent moves. They must
+	// return at once, and not call the Sessions.
+	Opened func(proxy mesh.ID, process string)
+	Ended  func(proxy mesh.ID, at time.Time)
+	// ProbeFailed is told of probes that fail, with the proxy whose agent has answered them. Texts are the agent's, and
+	// are cut. It must return at once.
+	ProbeFailed func(identity.Subject, *agentv1.ProbeFailure)
 	// Restarts says what agents are told of restarts. Default: none are granted, and agents tell the kubelet the truth.
 	Restarts Restarts
 	// Frozen reports whether nothing may follow from the silence of proxies. Default: something may.
@@ -84,7 +90,7 @@ type Sessions struct {
 	ended   map[mesh.ID]endedSession
 	queries map[string]*query // those whose caller waits, by ID. Alone
 	// publishing counts for each proxy the changes of its endpoints that other proxies with a stream to this replica have not taken yet.
-	// Other replicas wait for it, see peers.Peers.Behind.
+	// Other replicas wait for it, see replicas.Peers.Behind.
 	publishing map[mesh.ID]int
 }
 

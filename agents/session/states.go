@@ -22,6 +22,7 @@ var agentStates = []agentState{
 	{feature: agentv1.FeatureServiceProbes, both: true, message: (*Sessions).serviceProbes},
 	{feature: agentv1.FeatureDrainState, message: (*Sessions).drainState},
 	{feature: agentv1.FeatureEndpoints, both: true, message: (*Sessions).endpoints},
+	{feature: agentv1.FeatureOutbounds, both: true, message: (*Sessions).outbounds},
 	{feature: agentv1.FeatureRestartGrants, both: true, message: (*Sessions).restarts},
 }
 

@@ -22,12 +22,34 @@ func (d *Dataplane) InboundAddress(in *Inbound) netip.AddrPort {
 // ListenerAddress returns where Envoy listens for an inbound of d; with transparentProxying that is its capture port.
 func (d *Dataplane) ListenerAddress(in *Inbound) netip.AddrPort {
 	at, tp := d.InboundAddress(in), d.Spec.Networking.TransparentProxying
-	switch {
-	case tp == nil || !at.IsValid():
+	if tp == nil || !at.IsValid() {
 		return at
-	case at.Addr().Is6():
-		return netip.AddrPortFrom(netip.IPv6Unspecified(), uint16(tp.RedirectPortInbound))
-	default:
-		return netip.AddrPortFrom(netip.IPv4Unspecified(), uint16(tp.RedirectPortInbound))
 	}
+	return netip.AddrPortFrom(unspecified(at.Addr()), uint16(tp.RedirectPortInbound))
+}
+
+// unspecified returns the unspecified address of the IP family of another one.
+func unspecified(of netip.Addr) netip.Addr {
+	if of.Is6() {
+		return netip.IPv6Unspecified()
+	}
+	return netip.IPv4Unspecified()
+}
+
+// OutboundListeners returns where Envoy listens for the application of d: at each outbound; with transparentProxying that is its capture port, of the IP
+// family of d. A nil Dataplane has none.
+func (d *Dataplane) OutboundListeners() []netip.AddrPort {
+	if d == nil {
+		return nil
+	}
+	net := &d.Spec.Networking
+	if tp := net.TransparentProxying; tp != nil {
+		at := AddrPort(net.Address, tp.RedirectPortOutbound)
+		return []netip.AddrPort{netip.AddrPortFrom(unspecified(at.Addr()), uint16(tp.RedirectPortOutbound))}
+	}
+	all := make([]netip.AddrPort, 0, len(net.Outbound))
+	for _, o := range net.Outbound {
+		all = append(all, AddrPort(o.Address, o.Port))
+	}
+	return all
 }

@@ -29,16 +29,22 @@ type DataplaneSpec struct {
 	// Probes is deprecated and will be removed in Sonde 2.0. It only has an effect in the per-port mode.
 	Probes *Probes `json:"probes,omitempty"`
 	// TCPProbes is deprecated and will be removed in Sonde 2.0. It only has an effect in the per-port mode.
+	// +kubebuilder:validation:MaxItems=1000
 	TCPProbes []TCPProbe `json:"tcpProbes,omitempty"`
 }
 
 // Networking has the addresses and ports of a proxy.
 type Networking struct {
 	// Address is the IP address under which other proxies reach this one.
+	// +kubebuilder:validation:MaxLength=253
 	Address string `json:"address"`
 	// Gateway says that an application beside the proxy takes traffic from outside the mesh by itself. It then has no inbound.
-	Gateway             *Gateway             `json:"gateway,omitempty"`
-	Inbound             []Inbound            `json:"inbound,omitempty"`
+	Gateway *Gateway `json:"gateway,omitempty"`
+	// Inbound is one port at which the mesh reaches the application.
+	// +kubebuilder:validation:MaxItems=1000
+	Inbound []Inbound `json:"inbound,omitempty"`
+	// Outbound is a local port at which the application reaches a service.
+	// +kubebuilder:validation:MaxItems=5000
 	Outbound            []Outbound           `json:"outbound,omitempty"`
 	TransparentProxying *TransparentProxying `json:"transparentProxying,omitempty"`
 }
@@ -55,6 +61,8 @@ type TransparentProxying struct {
 	RedirectPortOutbound uint32 `json:"redirectPortOutbound,omitempty"`
 	// ReachableServices limits the virtual addresses and headless services that the proxy knows to those of these services. Absent
 	// means all, an empty list none. Outbounds do not count.
+	// +kubebuilder:validation:MaxItems=5000
+	// +kubebuilder:validation:items:MaxLength=253
 	ReachableServices []string `json:"reachableServices,omitzero"`
 }
 
@@ -65,6 +73,7 @@ type Probes struct {
 	// +kubebuilder:validation:Maximum=65535
 	Port uint32 `json:"port"`
 	// Endpoints that are answered; anything else is 404.
+	// +kubebuilder:validation:MaxItems=1000
 	Endpoints []ProbeEndpoint `json:"endpoints,omitempty"`
 }
 
@@ -75,8 +84,10 @@ type ProbeEndpoint struct {
 	// +kubebuilder:validation:Maximum=65535
 	InboundPort uint32 `json:"inboundPort"`
 	// InboundPath is the application's path, without a query.
+	// +kubebuilder:validation:MaxLength=2048
 	InboundPath string `json:"inboundPath"`
 	// Path of the listener, without a query.
+	// +kubebuilder:validation:MaxLength=2048
 	Path string `json:"path"`
 }
 

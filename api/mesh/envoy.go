@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// The minor versions of Envoy 1 with which Sonde is tested. tools/envoy has a release of each of them; test/envoy checks that
+// The minor versions of Envoy 1 with which Sonde is tested. tools/envoy has a release of each of them; test/real/envoy checks that
 // it has no others.
 const (
 	oldestEnvoy = 38

@@ -7,12 +7,11 @@ import (
 	"strings"
 )
 
-// FieldError.Allowed of a port, of one that cannot be read, of a text and of an object.
+// FieldError.Allowed of a port, of a text and of an object.
 const (
-	AllowedPort       = "must be a port from 1 to 65535"
-	AllowedPortNumber = AllowedPort + ", a number without quotes"
-	AllowedText       = "must be a text: put it in quotes"
-	AllowedObject     = "must be an object"
+	AllowedPort   = "must be a port from 1 to 65535"
+	AllowedText   = "must be a text: put it in quotes"
+	AllowedObject = "must be an object"
 )
 
 // FieldError is one violation: which field, its value, and what is allowed.
@@ -23,6 +22,8 @@ type FieldError struct {
 	Field string
 	// Value as the user wrote it; "" for a missing one.
 	Value string
+	// Bare says that Value was written without quotes, as a number, true or false: it is no text, and errors show it without quotes, too.
+	Bare bool
 	// Allowed says which values are allowed: "must be a port from 1 to 65535".
 	Allowed string
 	// Err is why the value cannot be used, if that is not said by Allowed.
@@ -34,6 +35,9 @@ func (e *FieldError) Error() string {
 	why := cmp.Or(e.Err, errors.New(e.Allowed))
 	if e.Value == "" {
 		return fmt.Sprintf("%s: %v", e.Field, why)
+	}
+	if e.Bare {
+		return fmt.Sprintf("%s: %s: %v", e.Field, e.Value, why)
 	}
 	return fmt.Sprintf("%s: %q: %v", e.Field, e.Value, why)
 }

@@ -12,14 +12,17 @@ type Inbound struct {
 	// +kubebuilder:validation:Maximum=65535
 	Port uint32 `json:"port"`
 	// Name by which the targetPort of a MeshService may select the inbound.
+	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name,omitempty"`
 	// ServicePort is the application's port. Default Port.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
 	ServicePort uint32 `json:"servicePort,omitempty"`
 	// ServiceAddress is the application's IP address. Default 127.0.0.1, with TransparentProxying Address.
+	// +kubebuilder:validation:MaxLength=253
 	ServiceAddress string `json:"serviceAddress,omitempty"`
 	// Address overrides Networking.Address for this inbound.
+	// +kubebuilder:validation:MaxLength=253
 	Address string `json:"address,omitempty"`
 	// Tags name the service of the inbound, kuma.io/service. One without it is reached by a MeshService.
 	Tags Tags `json:"tags,omitempty"`

@@ -36,7 +36,7 @@ func ExplainJSON(path string, data []byte, into any) error {
 		case len(errs) == maxMistakes:
 			errs = append(errs, errors.New("there may be more errors"))
 		case f.Field == "":
-			errs = append(errs, fmt.Errorf("%q: %s", f.Value, f.Allowed))
+			errs = append(errs, errors.New(strings.TrimPrefix(f.Error(), ": ")))
 		default:
 			errs = append(errs, f)
 		}
@@ -79,7 +79,11 @@ func (e *explainer) next() json.Token {
 }
 
 func (e *explainer) fail(path string, value json.Token, allowed string) {
-	f := &FieldError{Field: path, Value: shownToken(value), Allowed: allowed}
+	text, isText := value.(string)
+	f := &FieldError{Field: path, Value: shownToken(value), Bare: !isText, Allowed: allowed}
+	if isText && text == "" {
+		f.Value, f.Bare = `""`, true // it is not missing
+	}
 	if MayBeSecret(path) {
 		f.Value = ""
 	}
@@ -130,13 +134,33 @@ func (e *explainer) value(path string, t reflect.Type) {
 }
 
 func (e *explainer) scalar(path string, value json.Token, t reflect.Type) {
-	allowed := refused(value, t)
+	if allowed := e.refused(value, t); allowed != "" {
+		e.fail(path, value, allowed+e.unquoted(value, t))
+	}
+}
+
+// refused is the function, with the limits of the model's numbers if they hold.
+func (e *explainer) refused(value json.Token, t reflect.Type) string {
 	if e.unknown != nil && (t.Kind() == reflect.Uint32 || t.Kind() == reflect.Int32) {
-		allowed = refusedNumber(value, t.Kind())
+		return refusedNumber(value, t.Kind())
 	}
-	if allowed != "" {
-		e.fail(path, value, allowed)
+	return refused(value, t)
+}
+
+// unquoted says that the quotes are what is wrong with a text, "" if they are not.
+func (e *explainer) unquoted(value json.Token, t reflect.Type) string {
+	text, _ := value.(string)
+	var bare json.Token = json.Number(text)
+	switch {
+	case text == "true" || text == "false":
+		bare = text == "true"
+	case strings.Trim(text, "-.0123456789") != "" || text == "":
+		return ""
 	}
+	if e.refused(bare, t) != "" {
+		return ""
+	}
+	return ": write " + text + " without quotes"
 }
 
 // text has a type read a text by its own decoder, as a Duration.
@@ -290,7 +314,7 @@ func refusedNumber(value json.Token, kind reflect.Kind) string {
 	number, _ := value.(json.Number)
 	most, allowed := uint64(math.MaxInt32), AllowedNumber
 	if kind == reflect.Uint32 {
-		most, allowed = maxPort, AllowedPortNumber
+		most, allowed = maxPort, AllowedPort
 	}
 	if n, err := strconv.ParseUint(number.String(), 10, 32); err == nil && n >= 1 && n <= most {
 		return ""
@@ -308,11 +332,11 @@ func isNumeric(value json.Token, t reflect.Type) (is bool, allowed string) {
 		allowed = fmt.Sprintf("must be a number that a float%d holds", t.Bits())
 	case t.Kind() >= reflect.Uint && t.Kind() <= reflect.Uintptr:
 		_, err = strconv.ParseUint(number.String(), 10, t.Bits())
-		allowed = fmt.Sprintf("must be a whole number from 0 to %d, without quotes", uint64(math.MaxUint64)>>(64-t.Bits()))
+		allowed = fmt.Sprintf("must be a whole number from 0 to %d", uint64(math.MaxUint64)>>(64-t.Bits()))
 	default:
 		_, err = strconv.ParseInt(number.String(), 10, t.Bits())
 		most := int64(math.MaxInt64) >> (64 - t.Bits())
-		allowed = fmt.Sprintf("must be a whole number from %d to %d, without quotes", -most-1, most)
+		allowed = fmt.Sprintf("must be a whole number from %d to %d", -most-1, most)
 	}
 	return err == nil, allowed
 }

@@ -1,5 +1,10 @@
 package mesh
 
+import (
+	"fmt"
+	"time"
+)
+
 // Mesh is a set of proxies and services that trust one certificate authority.
 type Mesh struct {
 	// Name is a DNS label: it is part of the mesh's trust domain.
@@ -7,6 +12,8 @@ type Mesh struct {
 	// Labels have no effect.
 	Labels map[string]string `json:"labels,omitempty"`
 	Spec   MeshSpec          `json:"spec"`
+	// Recorded is whether the Mesh object was lost, and Spec is its last content.
+	Recorded bool `json:"-"`
 }
 
 // MeshSpec is the spec of a Mesh.
@@ -34,6 +41,7 @@ type MTLS struct {
 	// EnabledBackend is the name of one of Backends; empty means that mTLS is off.
 	EnabledBackend string `json:"enabledBackend,omitempty"`
 	// Backends are the certificate authorities.
+	// +kubebuilder:validation:MaxItems=100
 	Backends []Backend `json:"backends,omitempty"`
 }
 
@@ -52,6 +60,7 @@ const BackendBuiltin = "builtin"
 // Backend is one certificate authority of a mesh.
 type Backend struct {
 	// Name by which mtls.enabledBackend may name it.
+	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name"`
 	// Type is always "builtin".
 	Type string `json:"type"`
@@ -86,6 +95,15 @@ type CACert struct {
 
 // Key implements Object.
 func (m *Mesh) Key() Key { return Key{Kind: KindMesh, Name: m.Name} }
+
+// EndedAfter is how long a mesh without Mesh and Dataplanes is kept.
+const EndedAfter = 10 * time.Minute
+
+// LostError explains that a Recorded mesh has no Mesh object.
+func (m *Mesh) LostError() error {
+	return fmt.Errorf("mesh %q: Mesh not found, keeping its recorded mode %s: apply a Mesh to change it; the mesh ends after %d minutes without Dataplanes",
+		m.Name, m.Mode(), EndedAfter/time.Minute)
+}
 
 // Passthrough reports whether redirected applications reach destinations that are no service of the mesh.
 func (m *Mesh) Passthrough() bool {

@@ -76,7 +76,7 @@ func (p *TargetPort) UnmarshalJSON(data []byte) error {
 		return nil
 	}
 	if n, err := strconv.ParseUint(string(data), 10, 16); err != nil || n == 0 {
-		return errors.New(AllowedPortNumber)
+		return errors.New(AllowedPort)
 	}
 	*p = TargetPort(data)
 	return nil

@@ -122,6 +122,8 @@ func (p Protocol) overHTTP2() bool { return p == ProtocolHTTP2 || p == ProtocolG
 func (p Protocol) IsHTTP() bool { return p != ProtocolTCP }
 
 // Tags of an inbound or outbound, such as kuma.io/service.
+//
+// +kubebuilder:validation:MaxProperties=32
 type Tags map[string]string
 
 // Service returns the value of kuma.io/service, "" if there is none.

@@ -20,10 +20,16 @@ type Observation struct {
 	Administrator string
 	// Path is the SPIFFE path that the certificate in use names, "" if that is not known.
 	Path string
+	// Expired says that the certificate in use has expired: clients of the mesh refuse it.
+	Expired bool
 	// ListenersKnown says that Listeners is known. It is not after a restart of the control plane, until Envoy is back.
 	ListenersKnown bool
 	// Listeners are the addresses of the inbound listeners that Envoy has accepted.
 	Listeners Addresses
+	// OutboundsKnown is whether Outbounds is known, too.
+	OutboundsKnown bool
+	// Outbounds are the addresses of the listeners for the application's own traffic that Envoy has accepted.
+	Outbounds Addresses
 	// NotServing are the addresses of inbounds whose application cannot take traffic: by what its ServiceProbe has found last, or since
 	// the agent has not said yet.
 	NotServing Addresses
@@ -37,6 +43,11 @@ func (o Observation) Serves(d *Dataplane, in *Inbound) bool {
 // Accepts reports whether Envoy has accepted the listener that serves an inbound of d, or it is not known.
 func (o Observation) Accepts(d *Dataplane, in *Inbound) bool {
 	return !o.ListenersKnown || o.Listeners.Has(d.ListenerAddress(in))
+}
+
+// AcceptsOutbound reports whether Envoy has accepted the listener at an address of OutboundListeners, or it is not known.
+func (o Observation) AcceptsOutbound(at netip.AddrPort) bool {
+	return !o.OutboundsKnown || o.Outbounds.Has(at)
 }
 
 // Addresses is a set of addresses that can be compared by ==: sorted, and joined by commas.

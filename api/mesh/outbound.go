@@ -10,6 +10,7 @@ import (
 // Outbound is a local port at which the application reaches a service.
 type Outbound struct {
 	// Address is an IP address. Default 127.0.0.1.
+	// +kubebuilder:validation:MaxLength=253
 	Address string `json:"address,omitempty"`
 	// Port at which the application connects to Address.
 	// +kubebuilder:validation:Minimum=1
@@ -34,12 +35,14 @@ type BackendRef struct {
 	// Kind is always "MeshService".
 	Kind string `json:"kind"`
 	// Name of the MeshService.
+	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name,omitempty"`
 	// Port is one of the MeshService's ports.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
 	Port uint32 `json:"port,omitempty"`
 	// Labels that the MeshService has, instead of Name. kuma.io/display-name is its name. Of several it is the first by name.
+	// +kubebuilder:validation:MaxProperties=32
 	Labels map[string]string `json:"labels,omitempty"`
 }
 

@@ -67,6 +67,21 @@ func ParseLiveness(text string) (Liveness, error) {
 	return "", errLiveness
 }
 
+// What the kubelet gets instead of the user's values with a guarded liveness probe, whose time-outs and failures the agent counts (decision 072).
+const (
+	// GuardedTimeoutSeconds is longer than any agent is slow, or is stopped: the kubelet counts its own time-out as a failure.
+	GuardedTimeoutSeconds = 600
+	// GuardedFailureThreshold is more than the failures with which the kubelet counts three ends of the sidecar's container: one each, for the request that
+	// is open then. Nothing resets its count while a failure is held back.
+	GuardedFailureThreshold = 5
+)
+
+// ProbeAlive is the value of ProbeHeader, and PathAlive the path, with which the kubelet asks the virtual port whether the agent itself answers.
+const (
+	ProbeAlive = ContainerSidecar + "-" + string(ProbeLiveness)
+	PathAlive  = "/sonde/alive"
+)
+
 // Probe is a probe or hook as the user wrote it, with named ports resolved. It has exactly one of HTTPGet, TCPSocket
 // and GRPC.
 type Probe struct {
@@ -108,6 +123,22 @@ type handler interface {
 	setDefaults()
 	// validate checks the handler of a ServiceProbe, except its port.
 	validate(v *violations, path string)
+}
+
+// MatchHandler returns what the function of a probe's handler returns, and zero without a handler. A kind of handler is one more
+// function here, so that a caller that forgets it does not compile.
+func MatchHandler[T any](
+	p Probe, httpGet func(*HTTPGetProbe) T, tcpSocket func(*TCPSocketProbe) T, grpc func(*GRPCProbe) T,
+) (result T) {
+	switch h := p.handler().(type) {
+	case *HTTPGetProbe:
+		return httpGet(h)
+	case *TCPSocketProbe:
+		return tcpSocket(h)
+	case *GRPCProbe:
+		return grpc(h)
+	}
+	return result
 }
 
 // handlers yields the handlers that are there. A valid probe has one.

@@ -27,6 +27,7 @@ type HTTPGetProbe struct {
 	// Scheme is HTTP (default) or HTTPS.
 	Scheme string `json:"scheme,omitempty"`
 	// HTTPHeaders in the order of the manifest; names may repeat.
+	// +kubebuilder:validation:MaxItems=100
 	HTTPHeaders []HTTPHeader `json:"httpHeaders,omitempty"`
 }
 

@@ -63,7 +63,7 @@ func ParseProbeTable(data string) (table ProbeTable, unknownKeys []string, err e
 		ids[p.ID] = i
 		if first, taken := virtualPorts[p.VirtualPort]; taken && p.VirtualPort != 0 {
 			problems = append(problems, &FieldError{
-				Field: "virtualPort", Value: strconv.Itoa(int(p.VirtualPort)), Allowed: fmt.Sprintf("must be unique, probes[%d] has it too", first),
+				Field: "virtualPort", Value: strconv.Itoa(int(p.VirtualPort)), Bare: true, Allowed: fmt.Sprintf("must be unique, probes[%d] has it too", first),
 			})
 		}
 		virtualPorts[p.VirtualPort] = i
@@ -145,7 +145,7 @@ func (d *probeDecoder) object(path string, data json.RawMessage, fields map[stri
 			continue
 		}
 		if err := json.Unmarshal(object[key], field); err != nil {
-			d.wrong(path+key, object[key], "must be "+expected(field))
+			d.wrong(path+key, object[key], "must be "+expected(field)+withoutQuotes(object[key], field))
 		}
 	}
 }
@@ -166,13 +166,27 @@ func (d *probeDecoder) wrong(field string, value json.RawMessage, allowed string
 	if field == "" {
 		field = "entry"
 	}
-	d.errs = append(d.errs, &FieldError{Field: field, Value: Shorten(string(value), maxShown), Allowed: allowed})
+	f := &FieldError{Field: field, Value: string(value), Allowed: allowed}
+	if value != nil && json.Unmarshal(value, &f.Value) != nil { // no text, and what is composed may have one with control characters
+		f.Value, f.Bare = string(value), value[0] != '{' && value[0] != '['
+	}
+	f.Value = Shorten(f.Value, maxShown)
+	d.errs = append(d.errs, f)
+}
+
+// withoutQuotes says that the quotes are what is wrong with a text, "" if they are not.
+func withoutQuotes(value json.RawMessage, field any) string {
+	var text string
+	if json.Unmarshal(value, &text) != nil || json.Unmarshal([]byte(text), field) != nil {
+		return ""
+	}
+	return ": write " + text + " without quotes"
 }
 
 func expected(field any) string {
 	switch field.(type) {
 	case *int32:
-		return "a number without quotes, at most 2147483647"
+		return "a number of at most 2147483647"
 	case *[]json.RawMessage:
 		return "a list"
 	case *bool:
@@ -236,7 +250,7 @@ func (p *Probe) numberProblems() []error {
 		value int32
 	}{{"timeoutSeconds", p.TimeoutSeconds}, {"failureThreshold", p.FailureThreshold}, {"periodSeconds", p.PeriodSeconds}} {
 		if n.value < 0 {
-			errs = append(errs, &FieldError{Field: n.field, Value: strconv.Itoa(int(n.value)), Allowed: "must be at least 1"})
+			errs = append(errs, &FieldError{Field: n.field, Value: strconv.Itoa(int(n.value)), Bare: true, Allowed: "must be at least 1"})
 		}
 	}
 	return errs
@@ -254,8 +268,11 @@ func (p *Probe) problems() []error {
 		wrong("type", string(p.Type), "must be startup, liveness, readiness, postStart or preStop")
 	}
 	errs = append(errs, p.numberProblems()...)
+	bare := func(field, value, allowed string) {
+		errs = append(errs, &FieldError{Field: field, Value: value, Bare: true, Allowed: allowed})
+	}
 	if allowed := p.guardedProblem(); allowed != "" {
-		wrong("guarded", "true", allowed)
+		bare("guarded", "true", allowed)
 	}
 	names := p.handlerNames()
 	for _, name := range names {
@@ -268,10 +285,10 @@ func (p *Probe) problems() []error {
 		return errs
 	}
 	if port := p.Port(); port < 1 || port > 65535 {
-		wrong(names[0]+".port", strconv.Itoa(int(port)), AllowedPort)
+		bare(names[0]+".port", strconv.Itoa(int(port)), AllowedPort)
 	}
 	if allowed := p.virtualPortProblem(); allowed != "" {
-		wrong("virtualPort", strconv.Itoa(int(p.VirtualPort)), allowed)
+		bare("virtualPort", strconv.Itoa(int(p.VirtualPort)), allowed)
 	}
 	if g := p.HTTPGet; g != nil && !g.hasKnownScheme() {
 		wrong("httpGet.scheme", g.Scheme, allowedScheme)

@@ -97,6 +97,11 @@ func (d *Dataplane) Probed(in *Inbound) bool {
 	return in.ServiceProbe != nil && in.State != InboundIgnored && !d.IsPod()
 }
 
+// Unchecked reports whether nothing checks the application behind an inbound of d. It gets traffic like a ready one.
+func (d *Dataplane) Unchecked(in *Inbound) bool {
+	return in.ServiceProbe == nil && in.State != InboundIgnored && !d.IsPod()
+}
+
 // check returns a probe with the handlers of Kubernetes' form.
 func (p *ServiceProbe) check() Probe {
 	return Probe{HTTPGet: p.HTTPGet, TCPSocket: p.TCPSocket, GRPC: p.GRPC}

@@ -42,6 +42,7 @@ const (
 const (
 	maxItems      = 10_000 // of a list
 	maxViolations = 100
+	maxText       = 1024 // of a value, and of what is allowed, in bytes
 )
 
 // violations collects the violations of an object.
@@ -51,6 +52,7 @@ type violations []error
 func (v *violations) report(f *FieldError) {
 	switch n := len(*v); {
 	case n < maxViolations:
+		f.Value, f.Allowed, f.Field = Shorten(f.Value, maxText), Shorten(f.Allowed, maxText), Shorten(f.Field, maxText) // they may quote all that a user has written
 		*v = append(*v, f)
 	case n == maxViolations:
 		*v = append(*v, errors.New("there are more errors"))
@@ -70,13 +72,24 @@ func (v *violations) check(ok bool, field, value, allowed string) {
 	}
 }
 
+// number reports a number.
+func (v *violations) number(field string, n int64, allowed string) {
+	v.bare(field, strconv.FormatInt(n, 10), allowed)
+}
+
+// bare reports a value that is no text.
+func (v *violations) bare(field, value, allowed string) {
+	v.report(&FieldError{Field: field, Value: value, Bare: true, Allowed: allowed})
+}
+
 // port checks a port that has no default: a 0 is one that was left out, since readers of documents refuse it.
 func (v *violations) port(field string, port uint32) {
-	value := ""
-	if port != 0 {
-		value = strconv.FormatUint(uint64(port), 10)
+	switch {
+	case port == 0:
+		v.add(field, "", AllowedPort)
+	case port > maxPort:
+		v.number(field, int64(port), AllowedPort)
 	}
-	v.check(port >= 1 && port <= 65535, field, value, AllowedPort)
 }
 
 // fits reports whether a list has no more items than are looked at.
@@ -138,7 +151,7 @@ func (s *Service) Validate() error {
 		v.protocol("protocol", s.Spec.Protocol)
 	}
 	if n := len(s.Spec.Addresses); s.Spec.Headless && n > 0 {
-		v.add("headless", "true", fmt.Sprintf("must be false for a service with addresses: it has %d", n))
+		v.bare("headless", "true", fmt.Sprintf("must be false for a service with addresses: it has %d", n))
 	}
 	s.Spec.validatePolicies(&v)
 	first := map[netip.AddrPort]string{}
@@ -241,7 +254,9 @@ func allowedTag(key string) string {
 
 func allowedProtocol() string { return "must be one of " + list(Protocols()) }
 
-func tagField(path, key string) string { return path + "[" + strconv.Quote(key) + "]" }
+func tagField(path, key string) string {
+	return path + "[" + strconv.Quote(Shorten(key, maxText)) + "]"
+}
 
 // endpoint checks an address to which others connect.
 func (v *violations) endpoint(field, text string) (netip.Addr, bool) {

@@ -3,7 +3,6 @@ package mesh
 import (
 	"fmt"
 	"net/netip"
-	"strconv"
 	"sync"
 )
 
@@ -56,11 +55,7 @@ func (h held) by(at netip.AddrPort) string {
 	if who := h[at]; who != "" || !at.IsValid() {
 		return who
 	}
-	anywhere := netip.IPv6Unspecified()
-	if at.Addr().Is4() {
-		anywhere = netip.IPv4Unspecified()
-	}
-	return h[netip.AddrPortFrom(anywhere, at.Port())]
+	return h[netip.AddrPortFrom(unspecified(at.Addr()), at.Port())]
 }
 
 // validateAsked refuses probes that would ask the proxy or its agent instead of the application: most of them could never fail.
@@ -84,9 +79,9 @@ func (d *Dataplane) validateAsked(v *violations) {
 		switch who := all().by(at); who {
 		case "":
 		case own:
-			v.add(field, strconv.FormatUint(uint64(port), 10), "must name the application: this is the port for probes itself")
+			v.number(field, int64(port), "must name the application: this is the port for probes itself")
 		default:
-			v.add(field, strconv.FormatUint(uint64(port), 10), fmt.Sprintf("must name the application: the proxy itself listens on %s, for %s", at, who))
+			v.number(field, int64(port), fmt.Sprintf("must name the application: the proxy itself listens on %s, for %s", at, who))
 		}
 	}
 	if p := d.Spec.Probes; p != nil {

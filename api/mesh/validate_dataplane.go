@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"strconv"
 	"strings"
 )
 
@@ -104,7 +103,7 @@ func (tp *TransparentProxying) validate(v *violations, taken *listeners) {
 	v.port(out, tp.RedirectPortOutbound)
 	taken.reserve(tp.RedirectPortInbound, in)
 	if tp.RedirectPortOutbound == tp.RedirectPortInbound {
-		v.add(out, strconv.FormatUint(uint64(tp.RedirectPortOutbound), 10), "must differ from redirectPortInbound")
+		v.number(out, int64(tp.RedirectPortOutbound), "must differ from redirectPortInbound")
 	}
 	taken.reserve(tp.RedirectPortOutbound, out)
 	taken.reserve(PortReadiness, "the readiness port of the sidecar")
@@ -150,7 +149,7 @@ func (l *listeners) add(v *violations, path string, addr netip.Addr, port uint32
 		other = l.used[of]
 	}
 	if other != "" {
-		v.add(path+".port", strconv.FormatUint(uint64(port), 10),
+		v.number(path+".port", int64(port),
 			"must be free: "+other+" has it on the same address")
 		return
 	}

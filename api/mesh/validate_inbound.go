@@ -21,7 +21,7 @@ func (in *Inbound) validate(v *violations, path string, n *Networking, taken *li
 	if in.Protocol != "" {
 		v.protocol(path+".protocol", in.Protocol)
 		if tag, ok := in.Tags[TagProtocol]; ok && tag != string(in.Protocol) {
-			v.add(path+".protocol", string(in.Protocol), fmt.Sprintf("must be the same as %s, %q", tagField(path+".tags", TagProtocol), tag))
+			v.add(path+".protocol", string(in.Protocol), fmt.Sprintf("must be the same as %s, %q", tagField(path+".tags", TagProtocol), Shorten(tag, maxText)))
 		}
 	}
 	if in.State != "" {
@@ -56,7 +56,7 @@ func (in *Inbound) validateAddresses(v *violations, path string, n *Networking, 
 		if addr.IsLoopback() {
 			allowed += ". If it listens there, write the address under which others reach this machine as networking.address"
 		}
-		v.add(path+".servicePort", strconv.FormatUint(uint64(in.ServicePort), 10), allowed)
+		v.number(path+".servicePort", int64(in.ServicePort), allowed)
 	}
 }
 
@@ -70,7 +70,7 @@ func (n *Networking) validateWorkloads(v *violations) {
 		case first == "":
 			first, workload = path, w
 		case w != workload:
-			v.add(path, w, fmt.Sprintf("must be the same as %s, %q: a proxy has one identity", first, workload))
+			v.add(path, w, fmt.Sprintf("must be the same as %s, %q: a proxy has one identity", first, Shorten(workload, maxText)))
 		}
 	}
 }
@@ -87,7 +87,7 @@ func (g *Gateway) validate(v *violations, inbounds int) {
 	}
 	v.tags(path+".tags", g.Tags)
 	if inbounds > 0 {
-		v.add("networking.inbound", "[...]", "must be absent with networking.gateway: a delegated gateway takes its traffic itself. "+
+		v.bare("networking.inbound", "[...]", "must be absent with networking.gateway: a delegated gateway takes its traffic itself. "+
 			"Remove networking.gateway where the mesh is to reach the application")
 	}
 }

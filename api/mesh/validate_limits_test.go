@@ -7,6 +7,23 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
+// Messages quote no more than a part of what a user has written: each of a hundred could quote a megabyte.
+func TestMessagesAreShort(t *testing.T) {
+	d := &mesh.Dataplane{Meta: mesh.Meta{Mesh: "default", Name: "a"}}
+	d.Spec.Networking.Address = "10.0.0.1"
+	for i := range 200 {
+		workload := "x"
+		if i == 0 {
+			workload = strings.Repeat("x", 1<<20)
+		}
+		d.Spec.Networking.Inbound = append(d.Spec.Networking.Inbound, mesh.Inbound{Port: uint32(i + 1), Tags: mesh.Tags{mesh.LabelWorkload: workload, strings.Repeat("k", 100_000): "v "}})
+	}
+	d.SetDefaults()
+	if got := len(d.Validate().Error()); got > 400<<10 {
+		t.Errorf("the error has %d bytes", got)
+	}
+}
+
 // TestValidateIsLimited checks that an object which is all wrong costs no more than one that is right.
 func TestValidateIsLimited(t *testing.T) {
 	networking := func(change func(*mesh.DataplaneSpec)) mesh.Object {

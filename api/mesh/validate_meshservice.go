@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 )
 
 const (
@@ -20,12 +19,15 @@ func (s *MeshService) Validate() error {
 	v.check(isDNSLabel(s.Mesh), "mesh", s.Mesh, allowedLabel)
 	v.check(isMeshServiceName(s.Name), "name", s.Name, allowedMeshServiceName)
 	s.Spec.Selector.validate(&v)
+	if !v.fits("ports", len(s.Spec.Ports)) {
+		return errors.Join(v...)
+	}
 	first := map[uint32]int{}
 	for i, p := range s.Spec.Ports {
 		path := fmt.Sprintf("ports[%d]", i)
 		v.port(path+".port", p.Port)
 		if at, used := first[p.Port]; used {
-			v.add(path+".port", strconv.FormatUint(uint64(p.Port), 10), fmt.Sprintf("must be unique: ports[%d] has it too", at))
+			v.number(path+".port", int64(p.Port), fmt.Sprintf("must be unique: ports[%d] has it too", at))
 		} else {
 			first[p.Port] = i
 		}
@@ -48,7 +50,7 @@ func (s *DataplaneSelector) validate(v *violations) {
 	case given == 0:
 		v.add("selector", "", allowedSelector)
 	case given > 1:
-		v.add("selector", "{...}", allowedSelector)
+		v.bare("selector", "{...}", allowedSelector)
 	case s.DataplaneLabels != nil:
 		v.check(len(s.DataplaneLabels.MatchLabels) > 0, labels, "", "must have a label: without one, every Dataplane of the mesh would be an endpoint")
 	case s.DataplaneTags != nil:

@@ -26,7 +26,7 @@ func (o *Outbound) validate(v *violations, path string, taken *listeners) {
 	}
 	switch {
 	case o.BackendRef != nil && len(o.Tags) > 0:
-		v.add(path+".tags", "{...}", "must be absent: the outbound has a backendRef, and goes to one service")
+		v.bare(path+".tags", "{...}", "must be absent: the outbound has a backendRef, and goes to one service")
 	case o.BackendRef != nil:
 		o.BackendRef.validate(v, path+".backendRef")
 	default:
@@ -44,7 +44,7 @@ func (r *BackendRef) validate(v *violations, path string) {
 	}
 	switch {
 	case r.Name != "" && len(r.Labels) > 0:
-		v.add(path+".labels", "{...}", "must be absent: name says which MeshService it is")
+		v.bare(path+".labels", "{...}", "must be absent: name says which MeshService it is")
 	case r.Name != "":
 		v.check(isMeshServiceName(r.Name), path+".name", r.Name, allowedMeshServiceName)
 	case len(r.Labels) == 0:
@@ -56,7 +56,7 @@ func (r *BackendRef) validate(v *violations, path string) {
 		v.check(isOf(key, "._-/") && isOf(value, "._-"), tagField(path+".labels", key), cmp.Or(value, `""`), allowedLabelPart)
 	}
 	if n := len(r.Service()); n > maxName {
-		v.add(path+".labels", "{...}", fmt.Sprintf("must be fewer or shorter: the name that they give the service has %d characters, at most %d are allowed", n, maxName))
+		v.bare(path+".labels", "{...}", fmt.Sprintf("must be fewer or shorter: the name that they give the service has %d characters, at most %d are allowed", n, maxName))
 	}
 }
 

@@ -22,7 +22,7 @@ const (
 )
 
 // AllowedNumber is FieldError.Allowed of a number that cannot be read.
-const AllowedNumber = "must be a whole number of at least 1, without quotes"
+const AllowedNumber = "must be a whole number of at least 1"
 
 const allowedHandler = "must have exactly one of tcp, " + allHandlers
 
@@ -32,12 +32,19 @@ type formField struct {
 	value int64
 	text  string // of the value
 	same  string // the field of the other form that means the same
+	bare  bool   // the value is a number
+}
+
+func (f *formField) check(v *violations, ok bool, path, allowed string) {
+	if !ok {
+		v.report(&FieldError{Field: path + "." + f.name, Value: f.text, Bare: f.bare, Allowed: allowed})
+	}
 }
 
 func (p *ServiceProbe) kumaFields() []formField {
 	return []formField{
-		{"interval", int64(p.Interval), p.Interval.String(), "periodSeconds"},
-		{"timeout", int64(p.Timeout), p.Timeout.String(), "timeoutSeconds"},
+		{"interval", int64(p.Interval), p.Interval.String(), "periodSeconds", false},
+		{"timeout", int64(p.Timeout), p.Timeout.String(), "timeoutSeconds", false},
 		numberField("unhealthyThreshold", p.UnhealthyThreshold, "failureThreshold"),
 		numberField("healthyThreshold", p.HealthyThreshold, "successThreshold"),
 	}
@@ -53,7 +60,7 @@ func (p *ServiceProbe) kubernetesFields() []formField {
 }
 
 func numberField(name string, n int32, same string) formField {
-	return formField{name, int64(n), strconv.Itoa(int(n)), same}
+	return formField{name, int64(n), strconv.Itoa(int(n)), same, true}
 }
 
 // countServiceProbes checks that the agent need not ask too many applications at a time, and returns whether that is so.
@@ -81,7 +88,7 @@ func (p *ServiceProbe) validate(v *violations, path string) {
 		own, other = other, own
 	}
 	for _, f := range other {
-		v.check(f.value == 0, path+"."+f.name, f.text, fmt.Sprintf("must not be there with %s: its form has %s", handlers[0], f.same))
+		f.check(v, f.value == 0, path, fmt.Sprintf("must not be there with %s: its form has %s", handlers[0], f.same))
 	}
 	for _, f := range own {
 		f.validate(v, path)
@@ -89,24 +96,25 @@ func (p *ServiceProbe) validate(v *violations, path string) {
 	if h := p.check().handler(); h != nil {
 		path += "." + h.name()
 		h.validate(v, path)
-		v.check(*h.port() >= 1 && *h.port() <= maxPort, path+".port", strconv.Itoa(int(*h.port())), AllowedPort)
+		if *h.port() < 1 || *h.port() > maxPort {
+			v.number(path+".port", int64(*h.port()), AllowedPort)
+		}
 	}
 }
 
 // validate checks the value of a field of the form that is in use.
 func (f *formField) validate(v *violations, path string) {
-	field := path + "." + f.name
 	switch f.name {
 	case "interval":
-		v.check(f.value >= int64(minProbeInterval) && f.value <= int64(maxProbeInterval), field, f.text,
+		f.check(v, f.value >= int64(minProbeInterval) && f.value <= int64(maxProbeInterval), path,
 			fmt.Sprintf("must be from %s to %s", Duration(minProbeInterval), Duration(maxProbeInterval)))
 	case "timeout":
-		v.check(f.value >= int64(time.Millisecond) && f.value <= int64(maxProbeInterval), field, f.text,
+		f.check(v, f.value >= int64(time.Millisecond) && f.value <= int64(maxProbeInterval), path,
 			fmt.Sprintf("must be from %s to %s", Duration(time.Millisecond), Duration(maxProbeInterval)))
 	case "periodSeconds", "timeoutSeconds":
-		v.check(f.value >= 1 && f.value <= int64(maxProbeSeconds), field, f.text, fmt.Sprintf("must be from 1 to %d", maxProbeSeconds))
+		f.check(v, f.value >= 1 && f.value <= int64(maxProbeSeconds), path, fmt.Sprintf("must be from 1 to %d", maxProbeSeconds))
 	default:
-		v.check(f.value >= 1 && f.value <= maxProbeThreshold, field, f.text, fmt.Sprintf("must be from 1 to %d", maxProbeThreshold))
+		f.check(v, f.value >= 1 && f.value <= maxProbeThreshold, path, fmt.Sprintf("must be from 1 to %d", maxProbeThreshold))
 	}
 }
 

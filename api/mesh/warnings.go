@@ -15,12 +15,38 @@ type Warner interface {
 	Warnings() []*FieldError
 }
 
-var _, _ Warner = (*Dataplane)(nil), (*MeshService)(nil)
+var _, _, _ Warner = (*Mesh)(nil), (*Dataplane)(nil), (*MeshService)(nil)
 
 type warnings []*FieldError
 
 func (w *warnings) note(path, value, text string) {
-	*w = append(*w, &FieldError{Field: path, Value: value, Allowed: text})
+	if len(*w) == maxViolations { // there may be as many as items
+		return
+	}
+	*w = append(*w, &FieldError{Field: path, Value: Shorten(value, maxText), Allowed: text})
+}
+
+// Warnings implements Warner. A mesh without the section mtls is a plain choice.
+func (m *Mesh) Warnings() []*FieldError {
+	var w warnings
+	t := m.Spec.MTLS
+	switch {
+	case t == nil || t.EnabledBackend != "":
+	case len(t.Backends) == 0:
+		w.note("mtls", "", "has no backend: mTLS is off, and all traffic is plain text. Write one in backends and its name in enabledBackend, or leave mtls out")
+	default:
+		names, modes := make([]string, 0, len(t.Backends)), make([]MTLSMode, 0, 1)
+		for i := range t.Backends {
+			b := &t.Backends[i]
+			names = append(names, b.Name)
+			if !slices.Contains(modes, b.Mode) {
+				modes = append(modes, b.Mode)
+			}
+		}
+		w.note("mtls.enabledBackend", "", fmt.Sprintf("is missing: mTLS is off, and all traffic is plain text, although backends say %s. To turn mTLS on, write the name of a backend: %s",
+			list(modes), Few(names)))
+	}
+	return w
 }
 
 // Warnings implements Warner.

@@ -35,9 +35,8 @@ type RestartBudget struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.nativeAfter) || has(self.whenAway) && self.whenAway == 'native'",message="nativeAfter is allowed only with whenAway native"
 type RestartBudgetSpec struct {
 	// Selector of pods in the namespace of the budget. An empty one, {}, selects all. Only guarded ones count.
-	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, e.operator in ['In', 'NotIn'] ? has(e.values) && size(e.values) > 0 : e.operator in ['Exists', 'DoesNotExist'] && (!has(e.values) || size(e.values) == 0))",message="matchExpressions: operator must be In or NotIn, with values, or Exists or DoesNotExist, without"
 	// +required
-	Selector *metav1.LabelSelector `json:"selector"`
+	Selector *PodSelector `json:"selector"`
 	// MaxUnavailable pods of a workload, as a number or a share of the desired ones such as "25%". A share is rounded down, but more than 0 % is at least
 	// one pod. With 0 nothing restarts.
 	// +kubebuilder:validation:XIntOrString
@@ -64,6 +63,49 @@ type RestartBudgetSpec struct {
 	// +optional
 	NativeAfter string `json:"nativeAfter,omitempty"`
 }
+
+// PodSelector selects pods by their labels, as a LabelSelector of Kubernetes does: all that it says must hold. Each replica of the control plane keeps
+// it, and compares it with pods, so that it is bounded.
+//
+// +structType=atomic
+// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, e.operator in ['In', 'NotIn'] ? has(e.values) && size(e.values) > 0 : e.operator in ['Exists', 'DoesNotExist'] && (!has(e.values) || size(e.values) == 0))",message="matchExpressions: operator must be In or NotIn, with values, or Exists or DoesNotExist, without"
+// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.map(e, has(e.values) ? size(e.values) : 0).sum() <= 64",message="matchExpressions: at most 64 values are allowed in sum"
+// +kubebuilder:validation:XValidation:rule="(has(self.matchLabels) ? self.matchLabels.map(k, size(k) + size(self.matchLabels[k])).sum() : 0) + (has(self.matchExpressions) ? self.matchExpressions.map(e, size(e.key) + (has(e.values) ? e.values.map(v, size(v)).sum() : 0)).sum() : 0) <= 4096",message="all keys and values may have 4096 bytes in sum"
+type PodSelector struct {
+	// MatchLabels are labels that pods must have.
+	// +kubebuilder:validation:MaxProperties=16
+	MatchLabels map[string]LabelValue `json:"matchLabels,omitempty"`
+	// MatchExpressions say more of labels.
+	// +kubebuilder:validation:MaxItems=16
+	// +listType=atomic
+	MatchExpressions []LabelExpression `json:"matchExpressions,omitempty"`
+}
+
+// LabelExpression says which values a label may have.
+type LabelExpression struct {
+	// Key of the label.
+	// +kubebuilder:validation:MaxLength=317
+	Key string `json:"key"`
+	// Operator is In or NotIn, with values, or Exists or DoesNotExist, without.
+	Operator metav1.LabelSelectorOperator `json:"operator"`
+	// Values of In and NotIn.
+	// +kubebuilder:validation:MaxItems=64
+	// +listType=atomic
+	Values []LabelValue `json:"values,omitempty"`
+}
+
+// LabelValue is a value of a label.
+//
+// +kubebuilder:validation:MaxLength=63
+type LabelValue string
+
+// Bounds of a PodSelector, as in its validation. Those of its keys and values are in bytes.
+const (
+	MaxSelectorLabels      = 16
+	MaxSelectorExpressions = 16
+	MaxSelectorValues      = 64
+	MaxSelectorBytes       = 4096
+)
 
 // WhenAway says what becomes of failures while the agent has no session with the control plane.
 //

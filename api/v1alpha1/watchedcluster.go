@@ -106,8 +106,8 @@ type WatchSettings struct {
 	// +kubebuilder:validation:ExclusiveMinimum=true
 	// +kubebuilder:validation:Maximum=1
 	NodeLeaseFailureFraction *float64 `json:"nodeLeaseFailureFraction,omitempty"`
-	// NodeLeaseRecoveryFraction is the fraction below which they have to be for three probes in a row for the nodes to be seen again. Default two
-	// thirds of nodeLeaseFailureFraction.
+	// NodeLeaseRecoveryFraction is the fraction below which they have to be for as long as a lease takes to expire, and three probes in a row, for the nodes
+	// to be seen again. Default two thirds of nodeLeaseFailureFraction.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:ExclusiveMinimum=true
 	// +kubebuilder:validation:Maximum=1
@@ -122,7 +122,7 @@ type WatchedClusterStatus struct {
 	Verdict string       `json:"verdict,omitempty"`
 	Cause   string       `json:"cause,omitempty"`
 	Since   *metav1.Time `json:"since,omitempty"`
-	// LostSince is there until enough probes in a row have seen the nodes, also while the verdict is unknown.
+	// LostSince is there until probes have seen the nodes for long enough, also while the verdict is unknown.
 	LostSince *metav1.Time `json:"lostSince,omitempty"`
 	// Zones that are not seen, at most 32.
 	Zones []WatchedZone `json:"zones,omitempty"`

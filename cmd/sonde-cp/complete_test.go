@@ -20,7 +20,7 @@ func TestCompleteWords(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer
-			cmd := newCommand()
+			cmd := newCommand(&options{})
 			cmd.SetOut(&out)
 			cmd.SetErr(&bytes.Buffer{})
 			cmd.SetArgs(append([]string{"__complete"}, append(strings.Fields(tc.args), "")...))

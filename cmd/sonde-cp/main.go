@@ -4,6 +4,7 @@ package main
 import (
 	"context"
 	"log/slog"
+	"math"
 	"os"
 	"os/signal"
 	"runtime/debug"
@@ -17,6 +18,7 @@ import (
 	"github.com/sonde-mesh/sonde/controlplane"
 	"github.com/sonde-mesh/sonde/internal/buildinfo"
 	"github.com/sonde-mesh/sonde/internal/cgroup"
+	"github.com/sonde-mesh/sonde/internal/descriptors"
 	"github.com/sonde-mesh/sonde/internal/jsonlog"
 	"github.com/sonde-mesh/sonde/internal/settings"
 	"github.com/sonde-mesh/sonde/internal/shutdown"
@@ -24,13 +26,13 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), shutdown.Signals()...)
-	code := settings.Main(ctx, newCommand())
+	code := settings.Main(ctx, newCommand(&options{}))
 	stop()
 	os.Exit(code)
 }
 
-func newCommand() *cobra.Command {
-	var o options
+// newCommand returns the program. Its flags are set in o.
+func newCommand(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sonde-cp --store=dir:PATH",
 		Short: "The control plane of Sonde, a mesh for Envoy in which every health answer is true",
@@ -56,28 +58,35 @@ Exit codes:
 			o.Logger, o.Version = newLogger(o.logLevel), buildinfo.Of(cmd.Name()).Version
 			klog.SetSlogLogger(o.Logger) // what Kubernetes' libraries say
 			o.Memory = limitMemory(o.Logger)
-			return mesh.RenameFields(run(cmd.Context(), &o, cmd.Flags()), flagOf)
+			var err error
+			if o.OpenFiles, err = descriptors.Limit(); err != nil {
+				return err
+			}
+			return mesh.RenameFields(run(cmd.Context(), o, cmd.Flags()), flagOf)
 		},
 	}
 	o.addFlags(cmd.Flags())
 	cmd.AddCommand(newApplyCRDs())
 	buildinfo.Add(cmd)
 	completeWords(cmd)
-	settings.Install(cmd, settings.Options{Prefix: envPrefix, File: true, Keys: nested, Unknown: func(_ *cobra.Command, variables []string) {
+	settings.Install(cmd, settings.Options{Prefix: envPrefix, File: true, Keys: nested, Replaced: ofKuma, Unknown: func(_ *cobra.Command, variables []string) {
 		newLogger(o.logLevel).Warn("unknown variables of the environment are ignored", "variables", variables)
 	}})
 	return cmd
 }
 
 // limitMemory has garbage be collected before the memory of the process runs out, unless GOMEMLIMIT says when. It returns how many bytes there
-// are, 0 if that cannot be known.
+// are, or GOMEMLIMIT if that is less, 0 if neither is known.
 func limitMemory(log *slog.Logger) uint64 {
 	memory, err := cgroup.Memory()
 	if err != nil {
 		log.Warn("memory limit not known", "err", err)
-		return 0
 	}
-	if os.Getenv("GOMEMLIMIT") == "" {
+	if os.Getenv("GOMEMLIMIT") != "" {
+		if limit := debug.SetMemoryLimit(-1); limit < math.MaxInt64 && (err != nil || uint64(limit) < memory) {
+			memory = uint64(limit)
+		}
+	} else if err == nil {
 		debug.SetMemoryLimit(int64(memory / 10 * 9))
 	}
 	return memory

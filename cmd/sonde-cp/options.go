@@ -76,7 +76,7 @@ var nested = settings.Keys{
 func (o *options) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.config, "config", "", "YAML `FILE` with these flags as keys (stateDir for state-dir). A flag takes precedence over its variable (SONDE_CP_STATE_DIR), and that over its key")
 	flags.StringVar(&o.Store, "store", "", "where objects come from: dir:`PATH`, a directory of YAML files, or kubernetes")
-	flags.StringVar(&o.StateDir, "state-dir", "/var/lib/sonde", "`DIRECTORY` for keys and other state, created with mode 0700")
+	flags.StringVar(&o.StateDir, "state-dir", "/var/lib/sonde", "`DIRECTORY` for keys and other state, created with mode 0700; one that exists must be empty, or have been used before")
 	flags.StringVar(&o.TrustDomain, "trust-domain", mesh.DefaultTrustDomain, "`SUFFIX` of the trust domains of all meshes")
 	flags.StringVar(&o.BindAddress, "bind-address", controlplane.DefaultBindAddress, "`IP` address of all listeners; * means all addresses of the host")
 	flags.Uint16Var(&o.AgentsPort, "agents-port", mesh.PortAgents, "`PORT` for agents and ADS, mTLS; 0 means a free one")

@@ -11,7 +11,6 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/controlplane"
 	"github.com/sonde-mesh/sonde/internal/settings"
 )
@@ -97,9 +96,9 @@ func (c *configFile) parse(o *options, flags *pflag.FlagSet) (err error) {
 		}
 	})
 	if err == nil {
-		var names map[string]string
+		var names settings.Places
 		if names, err = settings.ReadFile(c.path, flags, nested); err == nil {
-			err = mesh.RenameFields(o.validate(flags), names)
+			err = names.Rename(o.validate(flags))
 		}
 	}
 	return err

@@ -161,7 +161,7 @@ func TestFollowGuardedLiveness(t *testing.T) {
 		"the flag wins": {args: []string{"--guarded-liveness-mode=enforce"}, steps: []string{base + "guardedLiveness: {mode: dryRun}\n"}},
 		"not valid, then valid": {
 			steps: []string{base + "guardedLiveness: {mode: dry-run, breaker: {percent: 0}}\n", base + "guardedLiveness: {mode: dryRun}\n"}, want: []restartbudget.Settings{dryRun},
-			log: []string{`line 2: guardedLiveness.mode: \"dry-run\": must be enforce, dryRun or off`, `line 2: guardedLiveness.breaker.percent: \"0\": must be from 1 to 100`},
+			log: []string{`line 2: guardedLiveness.mode: \"dry-run\": must be enforce, dryRun or off`, `line 2: guardedLiveness.breaker.percent: 0: must be from 1 to 100`},
 		},
 	}
 	for name, test := range tests {

@@ -2,23 +2,19 @@ package main
 
 import (
 	"bytes"
-	"net"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/sonde-mesh/sonde/controlplane"
 	"github.com/sonde-mesh/sonde/internal/settings"
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
 func TestExitCodes(t *testing.T) {
 	nowhere := filepath.Join(t.TempDir(), "nowhere")
-	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer taken.Close() //nolint:errcheck // nobody connects
-	_, port, err := net.SplitHostPort(taken.Addr().String())
-	if err != nil {
+	n := virtual.NewNetwork()
+	if _, err := n.Listen(t.Context(), "tcp", "127.0.0.1:80"); err != nil {
 		t.Fatal(err)
 	}
 	tests := map[string]struct {
@@ -26,10 +22,15 @@ func TestExitCodes(t *testing.T) {
 		code         int
 	}{
 		"help":                       {args: "help version"},
-		"help of an unknown command": {"help nosuch", `sonde-cp: command "nosuch" not found: did you mean apply-crds, completion, version?`, 2},
+		"help of an unknown command": {"help nosuch", `sonde-cp: command "nosuch" not found: must be one of apply-crds, completion, version`, 2},
 		"completion of no shell":     {"completion tcsh", `sonde-cp: command "tcsh" not found: did you mean bash, zsh, fish?`, 2},
 		"unknown command":            {"start", `sonde-cp: unknown command "start"`, 2},
 		"unknown command, --help":    {"start --help", `sonde-cp: command "start" not found`, 2},
+		"Kuma's command":             {"run", `sonde-cp: command "run" not found: leave it out: sonde-cp without a command runs the control plane`, 2},
+		"before its flags":           {"run -c x --store=dir:x", `sonde-cp: command "run" not found: leave it out`, 2},
+		"one with another below":     {"migrate up", `sonde-cp: command "migrate" not found: there is no database`, 2},
+		"Kuma's flag":                {"--config-file=x", "sonde-cp: --config-file: is an unknown flag: write --config\n", 2},
+		"Kuma's short flag":          {"-c x", "sonde-cp: -c: is an unknown flag: write --config\n", 2},
 		"unknown flag":               {"--stroe=dir:x", "sonde-cp: --stroe: is an unknown flag: did you mean --store?", 2},
 		"a missing flag":             {"", "sonde-cp: --store: must be dir:PATH or kubernetes", 2},
 		"a value that is none":       {"--agents-port=x", `sonde-cp: --agents-port: "x": must be a port`, 2},
@@ -39,12 +40,15 @@ func TestExitCodes(t *testing.T) {
 		"a file of flags":            {"--config=" + nowhere, "sonde-cp: read --config: open ", 2},
 		"definitions of no cluster":  {"apply-crds --kubeconfig=" + nowhere, "sonde-cp: --kubeconfig: ", 1},
 		"no such cluster":            {"--store=kubernetes --kubeconfig=" + nowhere, "sonde-cp: --kubeconfig: ", 1},
-		"a port in use":              {"--store=dir:x --bind-address=127.0.0.1 --agents-port=" + port + " --state-dir=" + filepath.Join(t.TempDir(), "state"), "sonde-cp: --agents-port: ", 1},
+		"a foreign directory":        {"--store=dir:x --state-dir=/proc", `sonde-cp: --state-dir: "/proc": state directory /proc: others may enter it (mode 0555): must be a directory of its own`, 1},
+		"an address of another host": {"--store=dir:x --bind-address=9.9.9.9 --state-dir=" + filepath.Join(t.TempDir(), "state"), `sonde-cp: --bind-address: "9.9.9.9": must be an IP address of this machine, or * for all: listen tcp 9.9.9.9:5678: `, 1},
+		"of health":                  {"--store=dir:x --bind-address=127.0.0.1 --health-addr=9.9.9.9:81 --state-dir=" + filepath.Join(t.TempDir(), "state"), `sonde-cp: --health-addr: "9.9.9.9:81": must have an IP address of this machine, or * for all: listen`, 1},
+		"a port in use":              {"--store=dir:x --bind-address=127.0.0.1 --agents-port=80 --state-dir=" + filepath.Join(t.TempDir(), "state"), `sonde-cp: --agents-port: "80": listen tcp 127.0.0.1:80: bind: address already in use`, 1},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			var stderr, stdout bytes.Buffer
-			cmd := newCommand()
+			cmd := newCommand(&options{Options: controlplane.Options{Listen: n.Without("9.9.9.9")}})
 			cmd.SetArgs(strings.Fields(tc.args))
 			cmd.SetErr(&stderr)
 			cmd.SetOut(&stdout)

@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/sonde-mesh/sonde/internal/doctest"
+	"github.com/sonde-mesh/sonde/internal/testing/doctest"
 )
 
 // TestDocs parses each command line of sonde-dp in the README and in docs.

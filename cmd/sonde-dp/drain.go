@@ -45,7 +45,7 @@ func beginDrain(ctx context.Context, directory string) error {
 	defer cancel()
 	dir, err := workdir.Attach(directory)
 	if err != nil {
-		return err
+		return &mesh.FieldError{Field: "--work-dir", Value: directory, Err: err}
 	}
 	// Load balancers are told by the agent, whatever Envoy says.
 	err = dir.Write(workdir.FileEnding, nil)

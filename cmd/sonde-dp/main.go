@@ -8,6 +8,7 @@ import (
 	"io"
 	"log"
 	"log/slog"
+	"net"
 	"os"
 	"os/signal"
 	"syscall"
@@ -19,6 +20,7 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/guard"
 	"github.com/sonde-mesh/sonde/dpagent/guard/worker"
 	"github.com/sonde-mesh/sonde/internal/buildinfo"
+	"github.com/sonde-mesh/sonde/internal/descriptors"
 	"github.com/sonde-mesh/sonde/internal/jsonlog"
 	"github.com/sonde-mesh/sonde/internal/reach"
 	"github.com/sonde-mesh/sonde/internal/settings"
@@ -56,11 +58,11 @@ Exit codes:
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	cmd.AddCommand(newRunCommand(becomeGuard), newProbesCommand(becomeGuard), newWaitCommand(), newDrainCommand(),
+	cmd.AddCommand(newRunCommand(becomeGuard), newProbesCommand(becomeGuard), newWaitCommand(new(net.Dialer).DialContext), newDrainCommand(),
 		newInstallCommand(), newUninstallCommand(), newCheckCommand())
 	buildinfo.Add(cmd)
 	completeWords(cmd)
-	settings.Install(cmd, settings.Options{Prefix: envPrefix, File: true, Unknown: func(_ *cobra.Command, variables []string) {
+	settings.Install(cmd, settings.Options{Prefix: envPrefix, File: true, Replaced: ofKuma, Unknown: func(_ *cobra.Command, variables []string) {
 		if _, guarded := worker.Guarded(); !guarded { // the guard has said it
 			newLogger(slog.LevelInfo).Warn("unknown variables of the environment are ignored", "variables", variables)
 		}
@@ -153,6 +155,10 @@ func run(ctx context.Context, o dpagent.Options, logger *slog.Logger, becomeGuar
 	defer signal.Stop(signals)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	var err error
+	if o.OpenFiles, err = descriptors.Limit(); err != nil {
+		return err
+	}
 	agent, err := dpagent.New(ctx, o, logger)
 	if err != nil {
 		return err

@@ -12,6 +12,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/dpagent"
 	"github.com/sonde-mesh/sonde/dpagent/probe"
+	"github.com/sonde-mesh/sonde/internal/descriptors"
 	"github.com/sonde-mesh/sonde/internal/settings"
 	"github.com/sonde-mesh/sonde/internal/shutdown"
 )
@@ -72,6 +73,13 @@ func runProbes(ctx context.Context, env probe.Environment, logger *slog.Logger, 
 	defer stop()
 	o, err := env.Options(logger)
 	if err != nil {
+		return err
+	}
+	openFiles, err := descriptors.Limit()
+	if err != nil {
+		return err
+	}
+	if o.Connections, err = dpagent.ProbeConnections(openFiles); err != nil {
 		return err
 	}
 	handler, err := probe.New(o)

@@ -19,7 +19,7 @@ const transparentProxy = "transparent-proxy"
 var redirectFlagNames = map[string]string{
 	"OutboundPort": "--redirect-outbound-port", "InboundPort": "--redirect-inbound-port", "User": "--kuma-dp-uid",
 	"ExcludeInboundPorts": "--exclude-inbound-ports", "ExcludeOutboundPorts": "--exclude-outbound-ports", "Families": "--ip-family-mode",
-	"MetricsPort": "--metrics-port", "TCPProbes": "--redirect-tcp-probes",
+	"MetricsPort": "--metrics-port", "GuardedPort": "--guarded-port", "TCPProbes": "--redirect-tcp-probes",
 }
 
 // redirectFlags are the flags that say which rules are wanted.
@@ -37,6 +37,8 @@ func (r *redirectFlags) add(cmd *cobra.Command) {
 	f.IntVar(&r.o.User, "kuma-dp-uid", mesh.SidecarUser, "user `id` of the agent and Envoy")
 	f.Var((*portsFlag)(&r.o.ExcludeInboundPorts), "exclude-inbound-ports", "`ports` of this machine, with commas between them, that are not redirected")
 	f.IntVar(&r.o.MetricsPort, "metrics-port", 0, "`port` of this machine at which the agent answers Prometheus, and which is not redirected; 0: none")
+	f.IntVar(&r.o.GuardedPort, "guarded-port", 0,
+		"`port` among --exclude-inbound-ports at which the agent answers guarded liveness probes: connections wait while nothing listens there; 0: none")
 	f.Var((*portsFlag)(&r.o.ExcludeOutboundPorts), "exclude-outbound-ports", "`ports` of other machines, with commas between them, that are not redirected")
 	f.Var((*tcpProbesFlag)(&r.o.TCPProbes), "redirect-tcp-probes",
 		"`probes`, with commas between them: 9001:6853 lets others connect to port 9001 and reach port 6853 of the application, without Envoy and without payload")

@@ -7,8 +7,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/sonde-mesh/sonde/internal/doctest"
 	"github.com/sonde-mesh/sonde/internal/settings"
+	"github.com/sonde-mesh/sonde/internal/testing/doctest"
 )
 
 var update = flag.Bool("update", false, "write docs/reference/sonde-dp.md")

@@ -25,14 +25,18 @@ const (
 	maxAnswerBytes = 64 << 10
 )
 
-func newWaitCommand() *cobra.Command {
+// dial connects as net.Dialer.DialContext does.
+type dial func(ctx context.Context, network, address string) (net.Conn, error)
+
+// newWaitCommand returns the command. It asks the agent by dial.
+func newWaitCommand(dial dial) *cobra.Command {
 	var address string
 	var timeout time.Duration
 	var anyway, endpoints bool
 	cmd := &cobra.Command{
 		Use:   "wait",
 		Short: "Wait until the agent beside this program is ready",
-		Long: `Wait until the agent is ready: it has an identity, and its Envoy has its configuration. In a pod whose sidecar
+		Long: `Wait until the agent is ready: it has an identity, and its Envoy has its configuration and listens at each outbound. In a pod whose sidecar
 is an ordinary container this is its postStart hook, so that containers that start after it have network and probes.
 
 Outside of pods it also waits until its applications pass their serviceProbes and other proxies know that the endpoints of this one
@@ -48,7 +52,7 @@ would have the kubelet kill the sidecar, and one that takes long keeps it from e
 			if timeout <= 0 {
 				return &mesh.FieldError{Field: "--timeout", Value: timeout.String(), Allowed: "must be more than 0"}
 			}
-			err := wait(cmd.Context(), address, timeout, endpoints)
+			err := dial.wait(cmd.Context(), address, timeout, endpoints)
 			if err != nil && anyway && cmd.Context().Err() == nil {
 				_, err = fmt.Fprintln(cmd.ErrOrStderr(), err)
 			}
@@ -63,10 +67,10 @@ would have the kubelet kill the sidecar, and one that takes long keeps it from e
 }
 
 // wait returns nil once the agent at address is ready, with endpoints once other proxies know of these, too.
-func wait(ctx context.Context, address string, timeout time.Duration, endpoints bool) error {
+func (d dial) wait(ctx context.Context, address string, timeout time.Duration, endpoints bool) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: answerTimeout}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: d}, Timeout: answerTimeout}
 	again := time.NewTicker(waitInterval)
 	defer again.Stop()
 	var last error
@@ -119,7 +123,7 @@ func askReady(ctx context.Context, client *http.Client, address string, endpoint
 		switch {
 		case !isCheck || !slices.Contains([]string{"[+", "[-", "[!"}, sign): // such as an earlier result, which is indented
 			continue
-		case sign == "[-" || endpoints && name == dpagent.CheckEndpoints && sign == "[!":
+		case sign == "[-", sign == "[!" && (name == dpagent.CheckOutbounds || endpoints && name == dpagent.CheckEndpoints):
 			reasons = append(reasons, result)
 		}
 		checks = append(checks, name)

@@ -3,79 +3,61 @@ package main
 import (
 	"context"
 	"errors"
-	"net"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/sonde-mesh/sonde/dpagent"
 	"github.com/sonde-mesh/sonde/health"
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
-// runWait runs the command as the hook does.
-func runWait(t *testing.T, args ...string) error {
+const (
+	host    = "127.0.0.1"
+	address = dpagent.DefaultAdminAddress
+)
+
+// runWait runs the command as the hook does, and returns what it says and how long it has waited.
+func runWait(t *testing.T, n *virtual.Network, args ...string) (said string, took time.Duration, err error) {
 	t.Helper()
-	cmd := newCommand(noGuard)
-	cmd.SetArgs(append([]string{"wait"}, args...))
-	return cmd.ExecuteContext(t.Context())
+	cmd, out := newWaitCommand(n.DialFrom(host)), &strings.Builder{}
+	cmd.SetErr(out)
+	cmd.SilenceErrors, cmd.SilenceUsage = true, true
+	cmd.SetArgs(args)
+	began := time.Now()
+	err = cmd.ExecuteContext(t.Context())
+	return out.String(), time.Since(began), err
 }
 
-// agentAt serves an agent's health on a new address, and returns that.
-func agentAt(t *testing.T, checks *health.Registry) string {
+// serve serves until the test ends.
+func serve(t *testing.T, n *virtual.Network, h http.Handler) {
 	t.Helper()
-	server := httptest.NewServer(health.Handler(checks, http.NotFoundHandler()))
-	t.Cleanup(server.Close)
-	return server.Listener.Addr().String()
-}
-
-func TestWaitReturnsWhenTheAgentIsReady(t *testing.T) {
-	var asked atomic.Int32
-	ready := health.New(health.Options{})
-	ready.Add(health.Readyz, health.Check{Name: dpagent.CheckEnvoy, Keep: 1, Run: func(context.Context) error {
-		if asked.Add(1) < 4 {
-			return errors.New("no listeners yet")
-		}
-		return nil
-	}})
-	if err := runWait(t, "--admin-addr", agentAt(t, ready)); err != nil {
-		t.Fatalf("wait = %v", err)
-	}
-	if got := asked.Load(); got != 4 {
-		t.Errorf("the agent was asked %d times, want 4: until it was ready, and no more", got)
-	}
-}
-
-func TestWaitForAnAgentThatStartsLater(t *testing.T) {
-	listener, err := net.Listen("tcp", loopback7+":0")
+	l, err := n.Listen(t.Context(), "tcp", address)
 	if err != nil {
 		t.Fatal(err)
 	}
-	address := listener.Addr().String()
-	if err := listener.Close(); err != nil {
-		t.Fatal(err)
+	server, served := &http.Server{Handler: h}, make(chan struct{})
+	go func() {
+		defer close(served)
+		_ = server.Serve(l) // it says that it was closed
+	}()
+	t.Cleanup(func() {
+		_ = server.Close()
+		<-served
+	})
+}
+
+// newAgent serves the health of an agent with these checks of readiness.
+func newAgent(t *testing.T, n *virtual.Network, checks ...health.Check) {
+	t.Helper()
+	r := health.New(health.Options{})
+	for _, c := range checks {
+		r.Add(health.Readyz, c)
 	}
-	done := make(chan error, 1)
-	go func() { done <- wait(t.Context(), address, time.Minute, true) }()
-	if listener, err = net.Listen("tcp", address); err != nil {
-		t.Fatal(err)
-	}
-	ready := health.New(health.Options{})
-	ready.Add(health.Readyz, passing(dpagent.CheckEnvoy))
-	server := &http.Server{Handler: health.Handler(ready, http.NotFoundHandler())}
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(listener) }()
-	if err := <-done; err != nil {
-		t.Errorf("wait = %v", err)
-	}
-	if err := server.Close(); err != nil {
-		t.Error(err)
-	}
-	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
-		t.Error(err)
-	}
+	serve(t, n, health.Handler(r, http.NotFoundHandler()))
 }
 
 // passing returns a check that passes.
@@ -83,101 +65,147 @@ func passing(name string) health.Check {
 	return health.Check{Name: name, Run: func(context.Context) error { return nil }}
 }
 
-// TestWaitForEndpoints waits until other proxies know of the endpoints, and not for other warnings.
-func TestWaitForEndpoints(t *testing.T) {
-	var asked atomic.Int32
-	ready := health.New(health.Options{})
-	ready.Add(health.Readyz, passing(dpagent.CheckEnvoy))
-	ready.Add(health.Readyz, health.Check{Name: "other", Informational: true, Run: func(context.Context) error { return errors.New("odd") }})
-	ready.Add(health.Readyz, health.Check{Name: dpagent.CheckEndpoints, Keep: 1, Informational: true, Run: func(context.Context) error {
-		if asked.Add(1) < 4 {
-			return errors.New("not told yet")
-		}
-		return nil
-	}})
-	if err := runWait(t, "--admin-addr", agentAt(t, ready)); err != nil {
-		t.Fatalf("wait = %v", err)
-	}
-	if got := asked.Load(); got != 4 {
-		t.Errorf("the agent was asked %d times, want 4", got)
-	}
-	asked.Store(-100)
-	if err := runWait(t, "--endpoints=false", "--admin-addr", agentAt(t, ready)); err != nil {
-		t.Fatalf("wait --endpoints=false = %v", err)
-	}
+func failing(name, why string) health.Check {
+	return health.Check{Name: name, Run: func(context.Context) error { return errors.New(why) }}
 }
 
-func TestWaitFails(t *testing.T) {
-	never := health.New(health.Options{})
-	never.Add(health.Readyz, health.Check{Name: "identity", Run: func(context.Context) error { return errors.New("join: the token has expired") }})
-	never.Add(health.Readyz, health.Check{Name: "envoy", Run: func(context.Context) error { return errors.New("not started") }})
-	never.Add(health.Readyz, health.Check{Name: "drain", Run: func(context.Context) error { return nil }})
-	unpublished := health.New(health.Options{})
-	unpublished.Add(health.Readyz, passing(dpagent.CheckEnvoy))
-	unpublished.Add(health.Readyz, health.Check{Name: dpagent.CheckEndpoints, Informational: true, Run: func(context.Context) error { return errors.New("not told yet") }})
-	controlPlane, other := health.New(health.Options{}), health.New(health.Options{})
-	for _, name := range []string{"draining", "synced", "view", "xds"} {
-		controlPlane.Add(health.Readyz, passing(name))
-	}
-	other.Add(health.Readyz, passing("ping"))
-	other.Add(health.Readyz, passing("log"))
-	stranger := httptest.NewServer(http.NotFoundHandler())
-	defer stranger.Close()
-	tests := map[string]struct {
-		args []string
-		want string
+// warning returns a check whose failure is no reason.
+func warning(name, why string) health.Check {
+	c := failing(name, why)
+	c.Informational = true
+	return c
+}
+
+// fourth returns a check that fails until it is asked the fourth time.
+func fourth(name string) (c health.Check, asked *atomic.Int32) {
+	asked = new(atomic.Int32)
+	return health.Check{Name: name, Keep: 1, Run: func(context.Context) error {
+		if asked.Add(1) < 4 {
+			return errors.New("not yet")
+		}
+		return nil
+	}}, asked
+}
+
+func TestWaitReturnsWhenTheAgentIsReady(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := virtual.NewNetwork()
+		check, asked := fourth(dpagent.CheckEnvoy)
+		newAgent(t, n, check)
+		if _, took, err := runWait(t, n); err != nil || took != 3*waitInterval {
+			t.Errorf("wait = %v after %s, want %s", err, took, 3*waitInterval)
+		}
+		if got := asked.Load(); got != 4 {
+			t.Errorf("the agent was asked %d times, want 4: until it was ready, and no more", got)
+		}
+	})
+}
+
+func TestWaitForAnAgentThatStartsLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const later = time.Minute + time.Millisecond
+		n := virtual.NewNetwork()
+		time.AfterFunc(later, func() { newAgent(t, n, passing(dpagent.CheckEnvoy)) })
+		if _, took, err := runWait(t, n); err != nil || took < later || took > later+waitInterval {
+			t.Errorf("wait = %v after %s, want %s", err, took, later)
+		}
+	})
+}
+
+// TestWaitForEndpoints waits until other proxies know of the endpoints, and not for other warnings.
+func TestWaitForEndpoints(t *testing.T) {
+	for name, tc := range map[string]struct {
+		args  []string
+		asked int32
 	}{
-		"not ready in time": {
-			[]string{"--admin-addr", agentAt(t, never), "--timeout", "2s"},
-			"not ready after 2s: identity failed: join: the token has expired; envoy failed: not started",
-		},
-		"others do not know of it": {[]string{"--admin-addr", agentAt(t, unpublished), "--timeout", "2s"}, "not ready after 2s: endpoints warning: not told yet"},
-		"a control plane": {
-			[]string{"--admin-addr", agentAt(t, controlPlane)}, ": a control plane answers there, and no agent: --admin-addr must be that of sonde-dp run",
-		},
-		"another program": {
-			[]string{"--admin-addr", agentAt(t, other)}, ": a program with the checks ping, log answers there, and no agent: --admin-addr must be that of sonde-dp run",
-		},
-		"nobody there":     {[]string{"--admin-addr", "127.0.0.1:1", "--timeout", "2s"}, "connection refused"},
-		"not an agent":     {[]string{"--admin-addr", stranger.Listener.Addr().String(), "--timeout", "2s"}, "404 Not Found, as no agent does"},
-		"no address":       {[]string{"--admin-addr", "agent"}, `--admin-addr: "agent": must be the host:port`},
-		"a port of chance": {[]string{"--admin-addr", "127.0.0.1:0"}, `--admin-addr: "127.0.0.1:0": must be`},
-		"no time":          {[]string{"--timeout", "0s"}, `--timeout: "0s": must be more than 0`},
-		"an argument":      {[]string{"now"}, `unknown command "now"`},
-	}
-	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			if err := runWait(t, tc.args...); err == nil || !strings.Contains(err.Error(), tc.want) {
-				t.Errorf("wait = %v, want %q", err, tc.want)
+		"by default":        {asked: 4},
+		"--endpoints=false": {[]string{"--endpoints=false"}, 1},
+	} {
+		virtual.Run(t, name, func(t *testing.T) {
+			n := virtual.NewNetwork()
+			check, asked := fourth(dpagent.CheckEndpoints)
+			check.Informational = true
+			newAgent(t, n, passing(dpagent.CheckEnvoy), warning("other", "odd"), check)
+			if _, _, err := runWait(t, n, tc.args...); err != nil || asked.Load() != tc.asked {
+				t.Errorf("wait = %v, the agent was asked %d times, want %d", err, asked.Load(), tc.asked)
 			}
 		})
 	}
 }
 
+func TestWaitFails(t *testing.T) {
+	tests := map[string]struct {
+		checks []health.Check // none: nobody answers
+		args   []string
+		took   time.Duration
+		want   string
+	}{
+		"not ready in time": {
+			[]health.Check{failing("identity", "join: the token has expired"), failing("envoy", "not started"), passing("drain")},
+			[]string{"--timeout", "2s"}, 2 * time.Second,
+			"not ready after 2s: identity failed: join: the token has expired; envoy failed: not started",
+		},
+		"others do not know of it": {
+			[]health.Check{passing(dpagent.CheckEnvoy), warning(dpagent.CheckEndpoints, "not told yet")}, nil, 2 * time.Minute,
+			"not ready after 2m0s: endpoints warning: not told yet",
+		},
+		"another program at an outbound": {
+			[]health.Check{passing(dpagent.CheckEnvoy), warning(dpagent.CheckOutbounds, "envoy refuses the listener at 127.0.0.1:10001: cannot bind")},
+			[]string{"--endpoints=false"}, 2 * time.Minute,
+			"not ready after 2m0s: outbounds warning: envoy refuses the listener at 127.0.0.1:10001: cannot bind",
+		},
+		"a control plane": {
+			[]health.Check{passing("draining"), passing("synced"), passing("view"), passing("xds")}, nil, 0,
+			": a control plane answers there, and no agent: --admin-addr must be that of sonde-dp run",
+		},
+		"another program": {
+			[]health.Check{passing("ping"), passing("log")}, nil, 0,
+			": a program with the checks ping, log answers there, and no agent: --admin-addr must be that of sonde-dp run",
+		},
+		"nobody there":          {nil, []string{"--timeout", "2s"}, 2 * time.Second, "connection refused"},
+		"no address":            {nil, []string{"--admin-addr", "agent"}, 0, `--admin-addr: "agent": must be the host:port`},
+		"a port of chance":      {nil, []string{"--admin-addr", "127.0.0.1:0"}, 0, `--admin-addr: "127.0.0.1:0": must be`},
+		"no time":               {nil, []string{"--timeout", "0s"}, 0, `--timeout: "0s": must be more than 0`},
+		"no time, start anyway": {nil, []string{"--timeout", "0s", "--start-anyway"}, 0, `--timeout: "0s": must be more than 0`},
+		"an argument":           {nil, []string{"now"}, 0, `unknown command "now"`},
+	}
+	for name, tc := range tests {
+		virtual.Run(t, name, func(t *testing.T) {
+			n := virtual.NewNetwork()
+			if tc.checks != nil {
+				newAgent(t, n, tc.checks...)
+			}
+			if _, took, err := runWait(t, n, tc.args...); err == nil || !strings.Contains(err.Error(), tc.want) || took != tc.took {
+				t.Errorf("wait = %v after %s, want %q after %s", err, took, tc.want, tc.took)
+			}
+		})
+	}
+	virtual.Run(t, "not an agent", func(t *testing.T) {
+		n := virtual.NewNetwork()
+		serve(t, n, http.NotFoundHandler())
+		if _, _, err := runWait(t, n); err == nil || !strings.Contains(err.Error(), "404 Not Found, as no agent does") {
+			t.Errorf("wait = %v", err)
+		}
+	})
+}
+
 func TestWaitStartsAnyway(t *testing.T) {
-	never := health.New(health.Options{})
-	never.Add(health.Readyz, health.Check{Name: "identity", Run: func(context.Context) error { return errors.New("join: no control plane") }})
-	never.Add(health.Readyz, passing(dpagent.CheckEnvoy))
-	cmd := newCommand(noGuard)
-	var said strings.Builder
-	cmd.SetErr(&said)
-	cmd.SetArgs([]string{"wait", "--admin-addr", agentAt(t, never), "--timeout", "2s", "--start-anyway"})
-	if err := cmd.ExecuteContext(t.Context()); err != nil {
-		t.Errorf("wait = %v, want success", err)
-	}
-	if want := "not ready after 2s: identity failed: join: no control plane"; !strings.Contains(said.String(), want) {
-		t.Errorf("it says %q, want %q", said.String(), want)
-	}
-	cmd.SetArgs([]string{"wait", "--timeout", "0s", "--start-anyway"})
-	if err := cmd.ExecuteContext(t.Context()); err == nil {
-		t.Error("a wrong flag is no error")
-	}
+	synctest.Test(t, func(t *testing.T) {
+		n := virtual.NewNetwork()
+		newAgent(t, n, failing("identity", "join: no control plane"), passing(dpagent.CheckEnvoy))
+		said, took, err := runWait(t, n, "--timeout", "2s", "--start-anyway")
+		if want := "not ready after 2s: identity failed: join: no control plane"; err != nil || took != 2*time.Second || !strings.Contains(said, want) {
+			t.Errorf("wait = %v after %s, it says %q, want %q", err, took, said, want)
+		}
+	})
 }
 
 func TestWaitEndsWithItsContext(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := wait(ctx, "127.0.0.1:1", time.Hour, true); !errors.Is(err, context.Canceled) {
-		t.Errorf("wait = %v, want that it was cancelled", err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Minute, cancel)
+		if err := dial(virtual.NewNetwork().DialFrom(host)).wait(ctx, address, time.Hour, true); !errors.Is(err, context.Canceled) {
+			t.Errorf("wait = %v, want that it was cancelled", err)
+		}
+	})
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/internal/buildinfo"
+	"github.com/sonde-mesh/sonde/internal/descriptors"
 	"github.com/sonde-mesh/sonde/internal/jsonlog"
 	"github.com/sonde-mesh/sonde/internal/settings"
 	"github.com/sonde-mesh/sonde/internal/shutdown"
@@ -20,13 +21,13 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), shutdown.Signals()...)
-	code := settings.Main(ctx, newCommand())
+	code := settings.Main(ctx, newCommand(&options{}))
 	stop()
 	os.Exit(code)
 }
 
-func newCommand() *cobra.Command {
-	var o options
+// newCommand returns the program. Its flags are set in o.
+func newCommand(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sonde-watchdog",
 		Short: "Scales controllers down while the path to the nodes of their cluster is broken",
@@ -55,6 +56,10 @@ Exit codes:
 			}
 			o.Logger, o.Version = newLogger(o.logLevel), buildinfo.Of(cmd.Name()).Version
 			klog.SetSlogLogger(o.Logger) // what Kubernetes' libraries say
+			var err error
+			if o.OpenFiles, err = descriptors.Limit(); err != nil {
+				return err
+			}
 			w, err := watchdog.New(cmd.Context(), o.Options)
 			if err != nil {
 				return mesh.RenameFields(err, flagOf)

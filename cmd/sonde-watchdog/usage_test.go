@@ -2,13 +2,14 @@ package main
 
 import (
 	"bytes"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/sonde-mesh/sonde/internal/settings"
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
+	"github.com/sonde-mesh/sonde/watchdog"
 )
 
 // kubeconfig is one of an API server that is not asked before the program runs.
@@ -30,11 +31,10 @@ func write(t *testing.T, name, text string) string {
 }
 
 func TestExitCodes(t *testing.T) {
-	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
+	n := virtual.NewNetwork()
+	if _, err := n.Listen(t.Context(), "tcp", "127.0.0.1:80"); err != nil {
 		t.Fatal(err)
 	}
-	defer taken.Close() //nolint:errcheck // nobody connects
 	nowhere := filepath.Join(t.TempDir(), "nowhere")
 	to := " --kubeconfig=" + write(t, "kubeconfig", kubeconfig)
 	itself := write(t, "itself.yaml", "kubeConfigSecretName: a\ndependentResourceInfos:\n- ref: {apiVersion: apps/v1, kind: Deployment, name: dog}\n  scaleUp: {level: 0}\n  scaleDown: {level: 0}\n")
@@ -57,12 +57,13 @@ func TestExitCodes(t *testing.T) {
 		"a file with an error":  {"--config=" + write(t, "dwd.yaml", "probeIntervall: 1s\n"), "sonde-watchdog: --config: ", 1},
 		"the watchdog itself":   {"--name=dog --config=" + itself, "sonde-watchdog: --config: ", 1},
 		"no such cluster":       {"--kubeconfig=" + nowhere, "sonde-watchdog: --kubeconfig: ", 1},
-		"a port in use":         {"--health-addr=" + taken.Addr().String() + to, "sonde-watchdog: --health-addr: ", 1},
+		"another machine's":     {"--health-addr=9.9.9.9:81" + to, `sonde-watchdog: --health-addr: "9.9.9.9:81": must have an IP address of this machine, or * for all: listen tcp 9.9.9.9:81`, 1},
+		"a port in use":         {"--health-addr=127.0.0.1:80" + to, `sonde-watchdog: --health-addr: "127.0.0.1:80": listen tcp 127.0.0.1:80: bind: address already in use`, 1},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			var stderr, stdout bytes.Buffer
-			cmd := newCommand()
+			cmd := newCommand(&options{Options: watchdog.Options{Listen: n.Without("9.9.9.9")}})
 			cmd.SetArgs(strings.Fields(tc.args))
 			cmd.SetErr(&stderr)
 			cmd.SetOut(&stdout)

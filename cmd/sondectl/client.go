@@ -37,25 +37,42 @@ func (c *cli) call(ctx context.Context, work func(context.Context, adminv1.Admin
 	return c.callWithin(ctx, callTimeout, work)
 }
 
+// ask calls one method of the control plane, with a deadline. Its errors are for users.
+func ask[Request, Answer any](
+	ctx context.Context, c *cli, method func(adminv1.AdminServiceClient, context.Context, Request, ...grpc.CallOption) (Answer, error), request Request,
+) (answer Answer, err error) {
+	err = c.call(ctx, func(ctx context.Context, api adminv1.AdminServiceClient) (err error) {
+		answer, err = method(api, ctx, request)
+		return err
+	})
+	return answer, err
+}
+
 // callWithin is call for what may take longer.
 func (c *cli) callWithin(ctx context.Context, limit time.Duration, work func(context.Context, adminv1.AdminServiceClient) error) error {
 	to, err := c.endpoint(ctx)
 	if err != nil {
 		return err
 	}
-	return callAt(ctx, to, limit, work)
+	return c.callAt(ctx, to, limit, work)
 }
 
 // callAt is call to a control plane that is found already.
-func callAt(ctx context.Context, to *endpoint, limit time.Duration, work func(context.Context, adminv1.AdminServiceClient) error) error {
+func (c *cli) callAt(ctx context.Context, to *endpoint, limit time.Duration, work func(context.Context, adminv1.AdminServiceClient) error) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
+	dial := c.dial
+	if dial == nil {
+		dial = new(net.Dialer).DialContext
+	}
 	conn, err := grpc.NewClient("passthrough:///"+to.address, append(to.authorize,
 		grpc.WithTransportCredentials(watchedTLS{credentials.NewTLS(&tls.Config{
 			RootCAs: to.roots, ServerName: mesh.ServingName, MinVersion: tls.VersionTLS13,
 		}), to.watch}),
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
-			conn, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, "tcp", address)
+			ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+			defer cancel()
+			conn, err := dial(ctx, "tcp", address)
 			to.watch.Dialed(err)
 			return conn, err
 		}),
@@ -84,38 +101,37 @@ type endpoint struct {
 	failed func(error) error
 }
 
-// endpoint returns the control plane that flags, variables, a context or else the kubeconfig say.
+// endpoint returns the control plane that flags, variables or else the kubeconfig say.
 func (c *cli) endpoint(ctx context.Context) (*endpoint, error) {
-	inCluster, err := c.inCluster()
-	if err != nil {
+	direct, ofCluster := c.addressGiven(), c.clusterGiven()
+	if err := c.refuseContexts(); err != nil {
 		return nil, err
 	}
-	if inCluster {
+	switch {
+	case direct == "":
 		return c.forwarded(ctx)
+	case ofCluster != "":
+		return nil, c.notWith(ofCluster, direct)
 	}
 	return c.direct()
 }
 
 // direct returns the control plane at an address.
 func (c *cli) direct() (*endpoint, error) {
-	to, err := c.connection()
+	roots, err := readRoots(flagCACert, c.caFile)
 	if err != nil {
 		return nil, err
 	}
-	roots, err := readRoots(to.caFile)
-	if err != nil {
-		return nil, err
-	}
-	token, err := readSecret(to.tokenFile)
+	token, err := readSecret(flagTokenFile, c.tokenFile)
 	if err != nil {
 		return nil, err
 	}
 	bearerToken := strings.TrimSpace(string(token))
 	if strings.ContainsFunc(bearerToken, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return nil, &mesh.FieldError{Field: to.tokenFile.source, Value: to.tokenFile.value, Err: errors.New("must hold the admin token and nothing else, in one line")}
+		return nil, &mesh.FieldError{Field: "--" + flagTokenFile, Value: c.tokenFile, Err: errors.New("must hold the admin token and nothing else, in one line")}
 	}
 	return &endpoint{
-		address: to.address.value, roots: roots, watch: &reach.Watch{Service: reach.Admin, Address: to.address.value},
+		address: c.address, roots: roots, watch: &reach.Watch{Service: reach.Admin, Address: c.address},
 		authorize: []grpc.DialOption{grpc.WithPerRPCCredentials(bearer(bearerToken))},
 	}, nil
 }
@@ -163,34 +179,34 @@ func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]strin
 // RequireTransportSecurity implements credentials.PerRPCCredentials.
 func (b bearer) RequireTransportSecurity() bool { return true }
 
-func readRoots(file setting) (*x509.CertPool, error) {
-	pem, err := readSecret(file)
+func readRoots(flag, path string) (*x509.CertPool, error) {
+	pem, err := readSecret(flag, path)
 	if err != nil {
 		return nil, err
 	}
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(pem) {
-		return nil, &mesh.FieldError{Field: file.source, Err: fmt.Errorf("there is no certificate in %s", file.value)}
+		return nil, &mesh.FieldError{Field: "--" + flag, Err: fmt.Errorf("there is no certificate in %s", path)}
 	}
 	return roots, nil
 }
 
-// readSecret reads the small file that a setting names.
-func readSecret(file setting) ([]byte, error) {
-	if file.value == "" {
-		return nil, settings.Usagef("%s is needed to call the control plane: give it as a flag, as a variable, or in a context (sondectl config)", file.source)
+// readSecret reads the small file that a flag names.
+func readSecret(flag, path string) ([]byte, error) {
+	if path == "" {
+		return nil, settings.Usagef("--%s is needed to call the control plane: give it as a flag or as a variable", flag)
 	}
-	r, err := os.Open(file.value)
+	r, err := os.Open(path)
 	if err != nil {
-		return nil, &mesh.FieldError{Field: file.source, Err: err}
+		return nil, &mesh.FieldError{Field: "--" + flag, Err: err}
 	}
 	defer r.Close() //nolint:errcheck // nothing was written
 	data, err := io.ReadAll(io.LimitReader(r, maxSecretBytes+1))
 	if err != nil {
-		return nil, &mesh.FieldError{Field: file.source, Err: err}
+		return nil, &mesh.FieldError{Field: "--" + flag, Err: err}
 	}
 	if len(data) > maxSecretBytes || len(data) == 0 {
-		return nil, &mesh.FieldError{Field: file.source, Err: fmt.Errorf("%s holds %d bytes: must be 1 to %d", file.value, len(data), maxSecretBytes)}
+		return nil, &mesh.FieldError{Field: "--" + flag, Err: fmt.Errorf("%s holds %d bytes: must be 1 to %d", path, len(data), maxSecretBytes)}
 	}
 	return data, nil
 }

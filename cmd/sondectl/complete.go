@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/metadata"
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/names"
 )
 
 // completionTimeout is how long the shell waits for completions.
@@ -32,26 +33,31 @@ func (c *cli) completeNames(filter *adminv1.Filter, of ...collection) cobra.Comp
 
 // completeMeshes completes names of meshes.
 func (c *cli) completeMeshes(cmd *cobra.Command, _ []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	return c.names(cmd.Context(), &adminv1.Filter{}, prefix, meshes()), cobra.ShellCompDirectiveNoFileComp
+	return c.names(cmd.Context(), &adminv1.Filter{}, prefix, meshes), cobra.ShellCompDirectiveNoFileComp
 }
 
 func (c *cli) names(ctx context.Context, filter *adminv1.Filter, prefix string, of ...collection) []cobra.Completion {
 	ctx, cancel := context.WithTimeout(ctx, completionTimeout)
 	defer cancel()
-	var names []cobra.Completion
+	head := "" // KIND/ of a prefix that has it
+	if word, _, named := strings.Cut(prefix, "/"); named {
+		kind, _ := names.KindOf(word)
+		head, of = word+"/", slices.DeleteFunc(slices.Clone(of), func(r collection) bool { return r.singular != kind })
+	}
+	var all []cobra.Completion
 	for _, r := range of {
 		found, err := c.list(ctx, r, filter)
 		if err != nil {
 			return nil
 		}
 		for _, row := range found.rows {
-			if name := r.name(row); strings.HasPrefix(name, prefix) {
-				names = append(names, name)
+			if name := head + r.name(row); strings.HasPrefix(name, prefix) {
+				all = append(all, name)
 			}
 		}
 	}
-	slices.Sort(names)
-	return slices.Compact(names) // several meshes, and several kinds, may have the same
+	slices.Sort(all)
+	return slices.Compact(all) // several meshes, and several kinds, may have the same
 }
 
 // completeTargets completes nodes and pods, as sondectl drain takes them. Without an API server it completes nothing.

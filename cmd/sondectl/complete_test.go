@@ -1,12 +1,10 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"encoding/pem"
-	"net"
+	"errors"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,7 +14,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/cmd/sondectl/exit"
+	"github.com/sonde-mesh/sonde/internal/testing/certificate"
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
 // kubeconfigOf writes a kubeconfig of an API server.
@@ -33,10 +34,10 @@ func kubeconfigOf(t *testing.T, server string) string {
 }
 
 // completions returns what sondectl completes, without the directive for the shell, and all that it says beside.
-func completions(t *testing.T, args ...string) (names []string, stderr string) {
+func completions(t *testing.T, n *virtual.Network, args ...string) (names []string, stderr string) {
 	t.Helper()
 	var out, errors strings.Builder
-	if code := run(t.Context(), append([]string{"__complete"}, args...), strings.NewReader(""), &out, &errors); code != exit.OK {
+	if code := on(n).run(t.Context(), append([]string{"__complete"}, args...), strings.NewReader(""), &out, &errors); code != exit.OK {
 		t.Fatalf("exit code = %d: %s", code, errors.String())
 	}
 	for line := range strings.Lines(out.String()) {
@@ -47,10 +48,31 @@ func completions(t *testing.T, args ...string) (names []string, stderr string) {
 	return names, errors.String()
 }
 
-// listsOnly serves lists of nodes and pods, and has none of them when it is asked for one.
-func listsOnly(t *testing.T) *httptest.Server {
+// apiServer is where the API server of a network is.
+const apiServer = "127.0.0.1:8080"
+
+// serveAPI serves an API server until the test ends.
+func serveAPI(t *testing.T, n *virtual.Network, h http.HandlerFunc) {
 	t.Helper()
-	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	l, err := n.Listen(t.Context(), "tcp", apiServer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, ended := &http.Server{Handler: h, ReadHeaderTimeout: time.Minute}, make(chan error, 1)
+	go func() { ended <- server.Serve(l) }()
+	t.Cleanup(func() {
+		_ = server.Close()
+		if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
+			t.Error(err)
+		}
+	})
+}
+
+// listsOnly serves lists of nodes and pods, and has none of them when it is asked for one.
+func listsOnly(t *testing.T) *virtual.Network {
+	t.Helper()
+	n := virtual.NewNetwork()
+	serveAPI(t, n, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		names, listed := map[string][]string{"/api/v1/nodes": {"worker-1", "worker-2", "main"}, "/api/v1/namespaces/shop/pods": {"web-0"}, "/api/v1/namespaces/edge/pods": {"gateway-0"}}[r.URL.Path]
 		if !listed {
@@ -65,13 +87,12 @@ func listsOnly(t *testing.T) *httptest.Server {
 			})
 		}
 		_ = json.NewEncoder(w).Encode(list) // the test sees what is missing
-	}))
-	t.Cleanup(api.Close)
-	return api
+	})
+	return n
 }
 
 func TestDrainNamesWhatMayHaveBeenMeant(t *testing.T) {
-	kubeconfig := kubeconfigOf(t, listsOnly(t).URL)
+	kubeconfig := kubeconfigOf(t, "http://"+apiServer)
 	for target, want := range map[string]string{
 		"node/worker1": `sondectl: drain: read node "worker1": it is not found: did you mean "worker-1"?`,
 		"pod/wbe-0":    `sondectl: drain: read pod "wbe-0": it is not found: did you mean "web-0"?`,
@@ -79,9 +100,9 @@ func TestDrainNamesWhatMayHaveBeenMeant(t *testing.T) {
 		"mian":         `sondectl: drain: "mian": there is no such node, and no such pod in namespace shop: did you mean "main"?`,
 		"nothing":      `sondectl: drain: "nothing": there is no such node, and no such pod in namespace shop`,
 	} {
-		t.Run(target, func(t *testing.T) {
+		virtual.Run(t, target, func(t *testing.T) {
 			var stdout, stderr strings.Builder
-			code := run(t.Context(), []string{"drain", target, "--kubeconfig", kubeconfig}, strings.NewReader(""), &stdout, &stderr)
+			code := on(listsOnly(t)).run(t.Context(), []string{"drain", target, "--kubeconfig", kubeconfig}, strings.NewReader(""), &stdout, &stderr)
 			if code != exit.Failed || stderr.String() != want+"\n" {
 				t.Errorf("exit code %d: %q, want %q", code, stderr.String(), want)
 			}
@@ -90,7 +111,7 @@ func TestDrainNamesWhatMayHaveBeenMeant(t *testing.T) {
 }
 
 func TestCompleteNodesAndPods(t *testing.T) {
-	kubeconfig := "--kubeconfig=" + kubeconfigOf(t, listsOnly(t).URL)
+	kubeconfig := "--kubeconfig=" + kubeconfigOf(t, "http://"+apiServer)
 	tests := map[string]struct {
 		args []string
 		want []string
@@ -103,8 +124,8 @@ func TestCompleteNodesAndPods(t *testing.T) {
 		"a second argument": {[]string{"drain", kubeconfig, "node/main", "node/"}, nil},
 	}
 	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			got, _ := completions(t, tc.args...)
+		virtual.Run(t, name, func(t *testing.T) {
+			got, _ := completions(t, listsOnly(t), tc.args...)
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("completions (-want +got):\n%s", diff)
 			}
@@ -114,47 +135,46 @@ func TestCompleteNodesAndPods(t *testing.T) {
 
 // TestCompletionIsBounded shows that a server that does not answer costs a moment, and that nothing is said of it.
 func TestCompletionIsBounded(t *testing.T) {
-	t.Parallel()
-	ctx, cancel := context.WithCancel(t.Context())
-	silent := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-ctx.Done() }))
-	defer silent.Close()
-	defer cancel()
-	hung, err := net.Listen("tcp", "127.0.0.1:0") // the kernel accepts, and nobody speaks
-	if err != nil {
-		t.Fatal(err)
+	config, _ := certificate.Server(t, mesh.ServingName)
+	files := t.TempDir()
+	ca, token := filepath.Join(files, "ca.crt"), filepath.Join(files, "token")
+	for path, text := range map[string][]byte{ca: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: config.Certificates[0].Certificate[0]}), token: []byte("token")} {
+		if err := os.WriteFile(path, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
-	defer hung.Close() //nolint:errcheck // nothing was sent
-	secure := httptest.NewTLSServer(http.NotFoundHandler())
-	defer secure.Close()
-	ca := filepath.Join(t.TempDir(), "ca.crt")
-	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: secure.Certificate().Raw}), 0o600); err != nil {
-		t.Fatal(err)
+	ca, token = "--ca-cert-file="+ca, "--token-file="+token
+	tests := map[string]struct {
+		args []string
+		took time.Duration
+	}{
+		"no API server":          {[]string{"drain", "--kubeconfig=" + kubeconfigOf(t, "http://127.0.0.1:1"), "node/"}, 0},
+		"a silent API server":    {[]string{"drain", "--kubeconfig=" + kubeconfigOf(t, "http://"+apiServer), "node/"}, completionTimeout},
+		"no kubeconfig":          {[]string{"drain", "--kubeconfig=/nowhere", "node/"}, 0},
+		"a silent control plane": {[]string{"get", "meshes", "--address=" + adminAt, ca, token, ""}, completionTimeout},
+		"no control plane":       {[]string{"get", "dataplanes", "--address=127.0.0.1:1", ca, token, ""}, 0},
+		"three kinds of names":   {[]string{"why", "--address=" + adminAt, ca, token, ""}, completionTimeout},
+		"nothing is known":       {[]string{"get", "services", ""}, 0},
 	}
-	token := filepath.Join(t.TempDir(), "token")
-	if err := os.WriteFile(token, []byte("token"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	tests := map[string][]string{
-		"no API server":          {"drain", "--kubeconfig=" + kubeconfigOf(t, "http://127.0.0.1:1"), "node/"},
-		"a silent API server":    {"drain", "--kubeconfig=" + kubeconfigOf(t, silent.URL), "node/"},
-		"no kubeconfig":          {"drain", "--kubeconfig=/nowhere", "node/"},
-		"a silent control plane": {"get", "meshes", "--address=" + hung.Addr().String(), "--ca-cert-file=" + ca, "--token-file=" + token, ""},
-		"no control plane":       {"get", "dataplanes", "--address=127.0.0.1:1", "--ca-cert-file=" + ca, "--token-file=" + token, ""},
-		"three kinds of names":   {"why", "--address=" + hung.Addr().String(), "--ca-cert-file=" + ca, "--token-file=" + token, ""},
-		"nothing is known":       {"get", "services", ""},
-	}
-	for name, args := range tests {
-		t.Run(name, func(t *testing.T) {
+	for name, tc := range tests {
+		virtual.Run(t, name, func(t *testing.T) {
+			n := virtual.NewNetwork()
+			serveAPI(t, n, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+			silent, err := n.Listen(t.Context(), "tcp", adminAt) // it accepts, and nobody speaks
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer silent.Close() //nolint:errcheck // nothing was sent
 			began := time.Now()
-			names, stderr := completions(t, args...)
+			names, stderr := completions(t, n, tc.args...)
 			if names != nil {
 				t.Errorf("completions = %q, want none", names)
 			}
 			if strings.Contains(stderr, "sondectl:") {
 				t.Errorf("it says %q", stderr)
 			}
-			if took := time.Since(began); took > 3*completionTimeout {
-				t.Errorf("it took %s", took)
+			if took := time.Since(began); took != tc.took {
+				t.Errorf("it took %s, want %s", took, tc.took)
 			}
 		})
 	}

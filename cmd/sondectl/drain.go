@@ -17,6 +17,7 @@ import (
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/cmd/sondectl/cluster"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/names"
 	"github.com/sonde-mesh/sonde/internal/settings"
 )
 
@@ -41,8 +42,7 @@ func (c *cli) newDrainTarget() drainTarget {
 func (d *drainTarget) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	d.objects.Add(flags, "a pod")
-	flags.StringVar(&d.mesh, "mesh", "", "`MESH` of a dataplane; default the only one that has it")
-	settings.Must(cmd.RegisterFlagCompletionFunc("mesh", d.cli.completeMeshes))
+	d.cli.addMesh(cmd, &d.mesh, "`MESH` of a dataplane; default the only one that has it")
 	cmd.ValidArgsFunction = d.completeTargets
 }
 
@@ -84,31 +84,27 @@ func (c *cli) undrain() *cobra.Command {
 	return cmd
 }
 
+// drainKinds are what can be drained.
+var drainKinds = []names.Kind{names.Node, names.Pod, names.Dataplane}
+
 // oneTarget checks the argument.
 func oneTarget(_ *cobra.Command, args []string) error {
-	const forms = "node/NAME, pod/NAME, dataplane/NAME or NAME"
 	if len(args) != 1 || args[0] == "" {
-		return settings.Usagef("want one node, pod or dataplane, as %s", forms)
+		return settings.Usagef("want one node, pod or dataplane, as node/NAME, pod/NAME, dataplane/NAME or NAME")
 	}
-	if kind, name, named := strings.Cut(args[0], "/"); named && (resourceOf(kind) == nil && !isDataplane(kind) || name == "" || strings.Contains(name, "/")) {
-		return settings.Usagef("%q: must be %s", args[0], forms)
-	}
-	return nil
-}
-
-func isDataplane(kind string) bool {
-	return kind == "dataplane" || kind == "dataplanes" || kind == "dp"
+	_, _, err := names.Parse(args[0], drainKinds...)
+	return err
 }
 
 // set drains the target, or no more without a reason: a dataplane by the control plane, all else by the API server.
 func (d *drainTarget) set(cmd *cobra.Command, target string, reason *string) error {
-	kind, name, named := strings.Cut(target, "/")
-	if !named {
-		kind, name = "", target
+	kind, name, err := names.Parse(target, drainKinds...)
+	if err != nil {
+		return err
 	}
 	ofKubernetes := d.ofKubernetes(cmd)
 	switch {
-	case isDataplane(kind) || !named && d.mesh != "":
+	case kind == names.Dataplane || kind == "" && d.mesh != "":
 		if ofKubernetes != "" {
 			return settings.Usagef("--%s: is for a node or a pod, and %q is a dataplane", ofKubernetes, target)
 		}
@@ -117,7 +113,7 @@ func (d *drainTarget) set(cmd *cobra.Command, target string, reason *string) err
 		return settings.Usagef("--mesh: is for a dataplane, and %q is a %s", target, kind)
 	}
 	client, namespace, err := d.client()
-	if !named && ofKubernetes == "" && errors.Is(err, cluster.ErrNoKubeconfig) {
+	if kind == "" && ofKubernetes == "" && errors.Is(err, cluster.ErrNoKubeconfig) {
 		return d.ask(cmd, target, reason)
 	}
 	if err != nil {
@@ -142,11 +138,7 @@ func (d *drainTarget) ask(cmd *cobra.Command, name string, reason *string) error
 	if reason != nil {
 		request.Reason = *reason
 	}
-	var answer *adminv1.DrainDataplaneResponse
-	err := d.cli.call(cmd.Context(), func(ctx context.Context, api adminv1.AdminServiceClient) (err error) {
-		answer, err = api.DrainDataplane(ctx, request)
-		return err
-	})
+	answer, err := ask(cmd.Context(), d.cli, adminv1.AdminServiceClient.DrainDataplane, request)
 	if err == nil {
 		d.cli.tellDrain("dataplane "+name+" of mesh "+answer.GetMesh(), reason != nil, answer.GetBefore())
 	}
@@ -167,24 +159,25 @@ func (c *cli) tellDrain(target string, drains bool, before string) {
 	}
 }
 
-// resourceOf returns the resource of a word as kubectl takes it, nil if it is neither a node nor a pod.
-func resourceOf(kind string) *schema.GroupVersionResource {
-	switch kind {
-	case "node", "nodes", "no":
+// resourceOf returns the resource of a word, nil if it is neither a node nor a pod.
+func resourceOf(word string) *schema.GroupVersionResource {
+	switch kind, _ := names.KindOf(word); kind {
+	case names.Node:
 		return &schema.GroupVersionResource{Version: "v1", Resource: "nodes"}
-	case "pod", "pods", "po":
+	case names.Pod:
 		return &schema.GroupVersionResource{Version: "v1", Resource: "pods"}
+	default:
+		return nil
 	}
-	return nil
 }
 
 // client returns a client of the API server, and the namespace of pods.
 func (d *drainTarget) client() (metadata.Interface, string, error) {
-	config, namespace, err := d.objects.Load()
+	in, namespace, err := d.objects.Open()
 	if err != nil {
 		return nil, "", err //nolint:wrapcheck // it says what was read
 	}
-	client, err := metadata.NewForConfig(config)
+	client, err := metadata.NewForConfig(in.Config)
 	if err != nil {
 		return nil, "", fmt.Errorf("make client of the API server: %w", err)
 	}

@@ -61,13 +61,18 @@ func readObjects(cmd *cobra.Command, path string, mode mesh.ProbesMode) ([]store
 	if err != nil {
 		return nil, err
 	}
-	for _, p := range problems {
-		cmd.PrintErrf("%s: %s: %s\n", printer.OneLine(p.Place.String()), p.Severity, printer.OneLine(p.Err.Error()))
-	}
+	printProblems(cmd, problems)
 	if err := verdict(path, documents, problems); err != nil {
 		return nil, err
 	}
 	return documents, nil
+}
+
+// printProblems writes problems to stderr, a line each.
+func printProblems(cmd *cobra.Command, problems []store.Problem) {
+	for _, p := range problems {
+		cmd.PrintErrf("%s: %s: %s\n", printer.OneLine(p.Place.String()), p.Severity, printer.OneLine(p.Err.Error()))
+	}
 }
 
 // verdict returns the error that readObjects ends with.

@@ -8,17 +8,17 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/sonde-mesh/sonde/cmd/sondectl/cluster"
 	"github.com/sonde-mesh/sonde/cmd/sondectl/exit"
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
-// A flag of all commands is not another flag of one command, but --context of those that work on objects of Kubernetes, as kubectl has it.
+// A flag of all commands is not another flag of one command.
 func TestNoCommandHidesAFlagOfAll(t *testing.T) {
 	root := (&cli{}).root()
 	var look func(cmd *cobra.Command)
 	look = func(cmd *cobra.Command) {
 		cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
-			if root.PersistentFlags().Lookup(f.Name) != nil && f.Name != cluster.FlagObjectsContext {
+			if root.PersistentFlags().Lookup(f.Name) != nil {
 				t.Errorf("%s has its own --%s", cmd.CommandPath(), f.Name)
 			}
 		})
@@ -48,7 +48,7 @@ func TestKubeconfigOfEachCommand(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			var stdout, stderr bytes.Buffer
-			code := run(t.Context(), tc.args, strings.NewReader(""), &stdout, &stderr)
+			code := on(virtual.NewNetwork()).run(t.Context(), tc.args, strings.NewReader(""), &stdout, &stderr)
 			if code != tc.code || !strings.Contains(stderr.String(), tc.text) {
 				t.Errorf("exit code %d, want %d, stderr\n%s\nwant %s", code, tc.code, stderr.String(), tc.text)
 			}

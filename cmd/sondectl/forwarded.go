@@ -13,23 +13,10 @@ import (
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/cmd/sondectl/cluster"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
 	"github.com/sonde-mesh/sonde/internal/reach"
 	"github.com/sonde-mesh/sonde/internal/settings"
 )
-
-// inCluster reports whether the control plane is reached by the kubeconfig: where a flag or variable says so, and where neither says anything and there
-// is no context.
-func (c *cli) inCluster() (bool, error) {
-	direct, ofCluster := c.addressGiven(), c.firstGiven(cluster.FlagKubeconfig, cluster.FlagContext, cluster.FlagNamespace)
-	switch {
-	case direct != "" && ofCluster != "":
-		return false, c.notWith(ofCluster, direct)
-	case direct != "" || ofCluster != "":
-		return ofCluster != "", nil
-	}
-	_, source, err := c.context()
-	return source == "", err
-}
 
 // notWith is the error of two flags of which each says where the control plane is.
 func (c *cli) notWith(ofCluster, direct string) error {
@@ -51,35 +38,42 @@ func (c *cli) clusterAlone() (*cluster.Cluster, error) {
 	return in, err //nolint:wrapcheck // it is for users
 }
 
-// callInCluster is call to the control plane in the cluster of the kubeconfig, whatever a context of sondectl says.
+// callInCluster is call to the control plane in the cluster of the kubeconfig.
 func (c *cli) callInCluster(ctx context.Context, work func(context.Context, adminv1.AdminServiceClient) error) error {
 	to, err := c.forwarded(ctx)
 	if err != nil {
 		return err
 	}
-	return callAt(ctx, to, callTimeout, work)
+	return c.callAt(ctx, to, callTimeout, work)
 }
 
 // beside returns the call of a command that reads objects by the kubeconfig in any case: its flags do not say that the control plane is in that cluster
 // where others say where it is. What is wrong with those is an error before anything is read.
 func (c *cli) beside() (call func(context.Context, func(context.Context, adminv1.AdminServiceClient) error) error, err error) {
+	if err := c.refuseContexts(); err != nil {
+		return nil, err
+	}
 	direct := c.addressGiven()
 	switch {
 	case direct == "":
-		_, err := c.inCluster()
-		return c.call, err
+		return c.call, nil
 	case c.given(cluster.FlagNamespace):
 		return nil, c.notWith(cluster.FlagNamespace, direct)
 	}
 	to, err := c.direct()
 	return func(ctx context.Context, work func(context.Context, adminv1.AdminServiceClient) error) error {
-		return callAt(ctx, to, callTimeout, work)
+		return c.callAt(ctx, to, callTimeout, work)
 	}, err
 }
 
 // addressGiven returns the first flag that says at which address the control plane is, "" if none does.
 func (c *cli) addressGiven() string {
-	return c.firstGiven(flagAddress, flagCACert, flagTokenFile, flagContext)
+	return c.firstGiven(flagAddress, flagCACert, flagTokenFile)
+}
+
+// clusterGiven returns the first flag that says in which cluster the control plane is, "" if none does.
+func (c *cli) clusterGiven() string {
+	return c.firstGiven(cluster.FlagKubeconfig, cluster.FlagContext, cluster.FlagNamespace)
 }
 
 // firstGiven returns the first of these flags that the command line or a variable sets, "" if none is.
@@ -114,6 +108,9 @@ func (c *cli) forwarded(ctx context.Context) (*endpoint, error) {
 		if c.session, err = in.Connect(ctx); err != nil {
 			return nil, err
 		}
+		if s := c.session; s.NotReady != "" {
+			_, _ = fmt.Fprintf(c.stderr, "sondectl: no replica of the control plane that is Ready answers: %s does, and what it says may be old: %s\n", printer.OneLine(s.Pod), printer.OneLine(s.NotReady))
+		}
 	}
 	roots, err := c.session.Roots(ctx)
 	if err != nil {
@@ -126,7 +123,7 @@ func (c *cli) forwarded(ctx context.Context) (*endpoint, error) {
 func (c *cli) kubernetes() (*cluster.Cluster, error) {
 	in, err := cluster.Open(c.cluster)
 	if errors.Is(err, cluster.ErrNoKubeconfig) {
-		return nil, settings.Usagef("no control plane is named, and %w: give --%s, --%s and --%s, as flags, as variables, or in a context (sondectl config)", err, flagAddress, flagCACert, flagTokenFile)
+		return nil, settings.Usagef("no control plane is named, and %w: give --%s, --%s and --%s, as flags or as variables", err, flagAddress, flagCACert, flagTokenFile)
 	}
 	return in, err
 }

@@ -1,12 +1,12 @@
 package main
 
 import (
-	"context"
 	"fmt"
 
 	"github.com/spf13/cobra"
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/describe"
 	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
 	"github.com/sonde-mesh/sonde/internal/settings"
 )
@@ -44,11 +44,7 @@ func (c *cli) orderZone(request *adminv1.FreezeZoneRequest, cmd *cobra.Command) 
 		if request.GetZone() == "" {
 			return settings.Usagef("--zone: must not be empty")
 		}
-		var done *adminv1.FreezeZoneResponse
-		err := c.call(cmd.Context(), func(ctx context.Context, api adminv1.AdminServiceClient) (err error) {
-			done, err = api.FreezeZone(ctx, request)
-			return err
-		})
+		done, err := ask(cmd.Context(), c, adminv1.AdminServiceClient.FreezeZone, request)
 		if err != nil {
 			return err
 		}
@@ -63,7 +59,7 @@ func zoneText(zone string, done *adminv1.FreezeZoneResponse) string {
 	text := fmt.Sprintf("zone %s is not frozen", zone)
 	switch kept := done.GetKeptPercent(); {
 	case kept >= 100:
-		text = fmt.Sprintf("zone %s is frozen for %s", zone, timeSince(done.GetSince()))
+		text = fmt.Sprintf("zone %s is frozen for %s", zone, describe.Since(done.GetSince()))
 	case kept > 0:
 		text = fmt.Sprintf("zone %s thaws: %d %% of the endpoints are kept, and fewer each three seconds", zone, kept)
 	}

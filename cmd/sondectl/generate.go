@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"time"
 
@@ -10,6 +9,8 @@ import (
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/describe"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/names"
 	"github.com/sonde-mesh/sonde/internal/settings"
 )
 
@@ -39,26 +40,24 @@ token ends, and for how to renew tokens.`,
   sondectl generate dataplane-token --name web-1 --mesh shop --valid-for 1h`,
 		Args: cobra.NoArgs,
 	}
-	cmd.Flags().StringVar(&request.Name, "name", "", "`NAME` of the Dataplane")
-	cmd.Flags().StringVar(&request.Mesh, "mesh", mesh.DefaultMesh, "`MESH` of the Dataplane")
+	cmd.Flags().Var(&names.Flag{To: &request.Name, Among: []names.Kind{names.Dataplane}}, "name", "`NAME` of the Dataplane")
+	request.Mesh = mesh.DefaultMesh
+	c.addMesh(cmd, &request.Mesh, "`MESH` of the Dataplane")
 	cmd.Flags().StringVar(&request.Workload, "workload", "", "`WORKLOAD` of the Dataplane")
 	cmd.Flags().TextVar(&life, "valid-for", mesh.Duration(24*time.Hour), "how `LONG` the token is valid, such as 30m, 24h, 7d")
 	settings.Must(cmd.MarkFlagRequired("name"))
-	settings.Must(cmd.RegisterFlagCompletionFunc("mesh", c.completeMeshes))
-	settings.Must(cmd.RegisterFlagCompletionFunc("name", c.completeNames(&adminv1.Filter{}, dataplanes())))
+	settings.Must(cmd.RegisterFlagCompletionFunc("name", c.completeNames(&adminv1.Filter{}, dataplanes)))
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		request.ValidFor = durationpb.New(life.Std())
-		return c.call(cmd.Context(), func(ctx context.Context, api adminv1.AdminServiceClient) error {
-			response, err := api.GenerateDataplaneToken(ctx, request)
-			if err != nil {
-				return err
-			}
-			fmt.Fprintln(&c.out, response.GetToken())
-			if expires := response.GetExpires(); expires != nil { // an older control plane does not say
-				cmd.PrintErrf("sondectl: the token expires at %s, in %s\n", expires.AsTime().Format(time.RFC3339), timeUntil(expires))
-			}
-			return nil
-		})
+		response, err := ask(cmd.Context(), c, adminv1.AdminServiceClient.GenerateDataplaneToken, request)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintln(&c.out, response.GetToken())
+		if expires := response.GetExpires(); expires != nil { // an older control plane does not say
+			cmd.PrintErrf("sondectl: the token expires at %s, in %s\n", expires.AsTime().Format(time.RFC3339), describe.Until(expires))
+		}
+		return nil
 	}
 	return cmd
 }

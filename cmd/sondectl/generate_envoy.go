@@ -14,6 +14,7 @@ import (
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/cmd/sondectl/manifest"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/names"
 	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
 	"github.com/sonde-mesh/sonde/generator"
 	"github.com/sonde-mesh/sonde/meshview"
@@ -41,11 +42,17 @@ key and bundle are those of a throw-away CA, good for "envoy --mode validate" an
 		Args: cobra.MaximumNArgs(1),
 	}
 	fileFlag(cmd, &path, objectsUsage)
-	cmd.Flags().StringVar(&meshName, "mesh", "", "`MESH` of the Dataplane")
+	cmd.Flags().Var(&names.Flag{To: &meshName, Among: []names.Kind{names.Mesh}}, "mesh", "`MESH` of the Dataplane")
 	cmd.Flags().BoolVar(&static, "static", false, "write one whole static configuration")
 	mode.Add(cmd, manifest.ModeFlag, "", modeOfFiles)
 	cmd.Flags().StringVar(&trustDomain, "trust-domain", mesh.DefaultTrustDomain, "`SUFFIX` of all trust domains, the control plane's --trust-domain")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		for i := range args {
+			var err error
+			if _, args[i], err = names.Parse(args[i], names.Dataplane); err != nil {
+				return err
+			}
+		}
 		change, err := readView(cmd, path, trustDomain, mode.Value)
 		if err != nil {
 			return err
@@ -85,14 +92,14 @@ func findProxy(view *meshview.View, meshName string, args []string) (mesh.ID, er
 		return "", fmt.Errorf("mesh %q not found%s", meshName, nearestOf(meshName, meshes, meshes))
 	}
 	var all, named []mesh.ID
-	var names []string
+	var known []string
 	for inMesh, m := range view.Meshes {
 		for name := range m.Proxies.All() {
 			if meshName != "" && meshName != inMesh {
 				continue
 			}
 			id := mesh.MakeID(inMesh, name)
-			all, names = append(all, id), append(names, name)
+			all, known = append(all, id), append(known, name)
 			if len(args) == 1 && name == args[0] {
 				named = append(named, id)
 			}
@@ -108,8 +115,8 @@ func findProxy(view *meshview.View, meshName string, args []string) (mesh.ID, er
 	case len(args) == 0:
 		return "", fmt.Errorf("there are several Dataplanes, name one: %s", strings.Join(all, ", "))
 	case len(named) == 0:
-		slices.Sort(names)
-		return "", fmt.Errorf("dataplane %q not found%s", args[0], nearestOf(args[0], names, all))
+		slices.Sort(known)
+		return "", fmt.Errorf("dataplane %q not found%s", args[0], nearestOf(args[0], known, all))
 	case len(named) > 1:
 		return "", fmt.Errorf("several meshes have a Dataplane %q, say --mesh: %s", args[0], strings.Join(named, ", "))
 	default:

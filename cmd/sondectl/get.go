@@ -9,23 +9,76 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/describe"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/names"
 	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
 	"github.com/sonde-mesh/sonde/internal/settings"
 )
 
+// collections are the kinds of objects that get lists, in the order of its help.
+var collections = []collection{meshes, dataplanes, services, meshServices, proxies}
+
+var (
+	meshes = newCollection(names.Mesh, meshColumns,
+		"NAME MTLS MODE BACKEND CA-EXPIRES PROXIES SERVICES", "CERT-VALIDITY PASSTHROUGH LABELS",
+		adminv1.AdminServiceClient.ListMeshes, (*adminv1.ListMeshesResponse).GetMeshes,
+		func(f *adminv1.Filter) *adminv1.ListMeshesRequest { return &adminv1.ListMeshesRequest{Filter: f} }, showMesh)
+	dataplanes = newCollection(names.Dataplane, dataplaneColumns,
+		"MESH NAME ADDRESS SERVICES HEALTH", "WORKLOAD OUTBOUNDS LABELS",
+		adminv1.AdminServiceClient.ListDataplanes, (*adminv1.ListDataplanesResponse).GetDataplanes,
+		func(f *adminv1.Filter) *adminv1.ListDataplanesRequest {
+			return &adminv1.ListDataplanesRequest{Filter: f}
+		}, showDataplane)
+	services = newCollection(names.Service, serviceColumns,
+		"MESH NAME PROTOCOL ADDRESSES ENDPOINTS SIDECARS IDENTITIES", "READY",
+		adminv1.AdminServiceClient.ListServices, (*adminv1.ListServicesResponse).GetServices,
+		func(f *adminv1.Filter) *adminv1.ListServicesRequest { return &adminv1.ListServicesRequest{Filter: f} }, showService)
+	meshServices = newCollection(names.MeshService, meshServiceColumns,
+		"MESH NAME SELECTOR PORTS DATAPLANES ENDPOINTS", "SERVICES LABELS",
+		adminv1.AdminServiceClient.ListMeshServices, (*adminv1.ListMeshServicesResponse).GetMeshServices,
+		func(f *adminv1.Filter) *adminv1.ListMeshServicesRequest {
+			return &adminv1.ListMeshServicesRequest{Filter: f}
+		}, showMeshService)
+	proxies = newCollection(names.Proxy, proxyColumns,
+		"MESH NAME AGENT SINCE ADS VERSION ENVOY SYNCED DRAINING CERT-EXPIRES NACK", "XDS SERIAL BUNDLE REPLICAS FEATURES",
+		adminv1.AdminServiceClient.ListProxies, (*adminv1.ListProxiesResponse).GetProxies,
+		func(f *adminv1.Filter) *adminv1.ListProxiesRequest { return &adminv1.ListProxiesRequest{Filter: f} }, showMessage(proxyRow))
+)
+
 // collection is one kind of object that get lists.
 type collection struct {
-	singular, plural string
-	// short names that kubectl has for it, too.
-	short []string
+	singular names.Kind
 	// columns explains the columns of the table.
 	columns string
 	// inMeshes says that the objects belong to meshes, so there is a flag --mesh.
 	inMeshes bool
 	list     func(context.Context, adminv1.AdminServiceClient, *adminv1.Filter) (*listing, error)
+}
+
+// newCollection returns the collection of what a method of the admin API lists. header has the columns of the table, and more
+// those that -o wide adds.
+func newCollection[Request any, Answer interface{ GetTail() *adminv1.Tail }, Entry any](
+	singular names.Kind, columns, header, more string,
+	method func(adminv1.AdminServiceClient, context.Context, Request, ...grpc.CallOption) (Answer, error),
+	entries func(Answer) []Entry, request func(*adminv1.Filter) Request, show shower[Entry],
+) collection {
+	list := func(ctx context.Context, api adminv1.AdminServiceClient, filter *adminv1.Filter) (*listing, error) {
+		found, err := method(api, ctx, request(filter))
+		if err != nil {
+			return nil, err
+		}
+		l, err := newListing(header, entries(found), show)
+		if err != nil {
+			return nil, err
+		}
+		l.more, l.tail = strings.Fields(more), found.GetTail()
+		return l, nil
+	}
+	return collection{singular, columns, singular != names.Mesh, list}
 }
 
 // name returns the name of the object that a row of the table is about.
@@ -36,26 +89,10 @@ func (r collection) name(of printer.Row) string {
 	return of.Cells[0]
 }
 
-func collections() []collection {
-	return []collection{meshes(), dataplanes(), services(), meshServices(), proxies()}
-}
-
-func meshes() collection { return collection{"mesh", "meshes", nil, meshColumns, false, listMeshes} }
-
-func dataplanes() collection {
-	return collection{"dataplane", "dataplanes", []string{"dp"}, dataplaneColumns, true, listDataplanes}
-}
-
-func services() collection {
-	return collection{"service", "services", []string{"svc"}, serviceColumns, true, listServices}
-}
-
-func meshServices() collection {
-	return collection{"meshservice", "meshservices", []string{"msvc"}, meshServiceColumns, true, listMeshServices}
-}
-
-func proxies() collection {
-	return collection{"proxy", "proxies", nil, proxyColumns, true, listProxies}
+// plural is the name of the command, others are its aliases.
+func (r collection) plural() string { return r.singular.Words()[0] }
+func (r collection) others() []string {
+	return append([]string{string(r.singular)}, r.singular.Words()[1:]...)
 }
 
 func (c *cli) get() *cobra.Command {
@@ -67,13 +104,13 @@ func (c *cli) get() *cobra.Command {
 -o yaml writes one document for each, -o json one list. All but proxies are shown as objects with all defaults, and their state under "status".
 A file of the store may be what either writes: status is ignored there. Problems of the store are written to stderr.
 
--o wide has further columns, and abbreviates nothing. -o name writes KIND/NAME of each. -o jsonpath=TEMPLATE writes what a template of kubectl's
+-o wide has further columns, and abbreviates nothing. -o name writes KIND/NAME of each, which every command reads: get KIND/NAME, too. -o jsonpath=TEMPLATE writes what a template of kubectl's
 makes of them: of one with NAME, and with --watch, it is for the object, as {.spec.networking.address}, else for the list, as {.items[*].name}.
 
 --watch goes on, and writes each object that changes, until a signal; -o json then writes one document after the other. An object that is gone
 is written as it was, with the field "removed": true. Problems of the store are written when they come up, and when they are resolved.`,
 	}
-	for _, r := range collections() {
+	for _, r := range collections {
 		cmd.AddCommand(c.getOne(r))
 	}
 	return cmd
@@ -82,27 +119,28 @@ is written as it was, with the field "removed": true. Problems of the store are 
 func (c *cli) getOne(r collection) *cobra.Command {
 	filter := &adminv1.Filter{}
 	cmd := &cobra.Command{
-		Use:     r.plural + " [NAME]",
-		Aliases: append([]string{r.singular}, r.short...),
-		Short:   "Show " + r.plural,
-		Long:    "Show all " + r.plural + ", or those named NAME.\n\n" + r.columns,
+		Use:     r.plural() + " [NAME]",
+		Aliases: r.others(),
+		Short:   "Show " + r.plural(),
+		Long:    "Show all " + r.plural() + ", or those named NAME.\n\n" + r.columns,
 		Args:    cobra.MaximumNArgs(1),
-		Example: fmt.Sprintf("  sondectl get %s\n  sondectl get %s NAME -o yaml\n  sondectl get %s -o jsonpath='{.items[*].name}'\n  sondectl get %s --watch", r.plural, r.singular, r.plural, r.plural),
+		Example: fmt.Sprintf("  sondectl get %s\n  sondectl get %s NAME -o yaml\n  sondectl get %s -o jsonpath='{.items[*].name}'\n  sondectl get %s --watch", r.plural(), r.singular, r.plural(), r.plural()),
 	}
 	var output getOutput
 	output.add(cmd)
 	watch := false
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "go on, and write each object that changes, until a signal")
 	if r.inMeshes {
-		cmd.Flags().StringVar(&filter.Mesh, "mesh", "", "only those of this `MESH`")
-		settings.Must(cmd.RegisterFlagCompletionFunc("mesh", c.completeMeshes))
+		c.addMesh(cmd, &filter.Mesh, "only those of this `MESH`")
 	}
 	cmd.ValidArgsFunction = c.completeNames(filter, r)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if len(args) == 1 {
-			if filter.Name = args[0]; filter.Name == "" { // of a script whose variable is empty: it would get all
-				return settings.Usagef("NAME: must not be empty")
+			_, name, err := names.Parse(args[0], r.singular)
+			if err != nil { // also of a script whose variable is empty: it would get all
+				return err
 			}
+			filter.Name = name
 		}
 		if err := output.check(filter.Name != "" || watch); err != nil {
 			return err
@@ -113,7 +151,7 @@ func (c *cli) getOne(r collection) *cobra.Command {
 		}
 		reportTail(cmd, found.tail)
 		if filter.Name != "" && len(found.rows) == 0 {
-			return notFound(r.singular, filter, found.tail.GetNear())
+			return notFound(string(r.singular), filter, found.tail.GetNear())
 		}
 		if watch {
 			return c.watch(cmd, r, filter, &output, found)
@@ -121,6 +159,12 @@ func (c *cli) getOne(r collection) *cobra.Command {
 		return output.write(&c.out, r, found, filter.Name != "")
 	}
 	return cmd
+}
+
+// addMesh adds the flag --mesh, whose default is what name is.
+func (c *cli) addMesh(cmd *cobra.Command, name *string, usage string) {
+	cmd.Flags().Var(&names.Flag{To: name, Among: []names.Kind{names.Mesh}}, "mesh", usage)
+	settings.Must(cmd.RegisterFlagCompletionFunc("mesh", c.completeMeshes))
 }
 
 func (c *cli) list(ctx context.Context, r collection, filter *adminv1.Filter) (found *listing, err error) {
@@ -182,20 +226,9 @@ func problemsOf(tail *adminv1.Tail) []string {
 		if p.GetWarning() {
 			severity = "warning"
 		}
-		lines = append(lines, severity+": "+printer.OneLine(place(p)+p.GetText()))
+		lines = append(lines, severity+": "+printer.OneLine(describe.Place(p)+p.GetText()))
 	}
 	return lines
-}
-
-func place(p *adminv1.Problem) string {
-	switch {
-	case p.GetFile() == "":
-		return ""
-	case p.GetDocument() == 0:
-		return p.GetFile() + ": "
-	default:
-		return fmt.Sprintf("%s, document %d, line %d: ", p.GetFile(), p.GetDocument(), p.GetLine())
-	}
 }
 
 // object is a Mesh, a Dataplane, a Service or a MeshService with its status, in a form that the store reads.

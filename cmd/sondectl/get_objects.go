@@ -2,8 +2,6 @@ package main
 
 import (
 	"cmp"
-	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -14,7 +12,9 @@ import (
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/describe"
 	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/why"
 )
 
 const meshColumns = `MTLS        on where proxies speak mTLS
@@ -36,46 +36,34 @@ type meshStatus struct {
 	Services  uint32     `json:"services"`
 }
 
-func listMeshes(ctx context.Context, api adminv1.AdminServiceClient, filter *adminv1.Filter) (*listing, error) {
-	response, err := api.ListMeshes(ctx, &adminv1.ListMeshesRequest{Filter: filter})
-	if err != nil {
-		return nil, err
+func showMesh(entry *adminv1.Mesh) (any, printer.Row, error) {
+	status := meshStatus{Proxies: entry.GetProxies(), Connected: entry.GetConnected(), Services: entry.GetServices()}
+	if t := entry.GetCaExpires(); t != nil {
+		expires := t.AsTime()
+		status.CAExpires = &expires
 	}
-	l := &listing{
-		header: []string{"NAME", "MTLS", "MODE", "BACKEND", "CA-EXPIRES", "PROXIES", "SERVICES"},
-		more:   []string{"CERT-VALIDITY", "PASSTHROUGH", "LABELS"}, tail: response.GetTail(),
+	var m mesh.Mesh
+	o, err := newObject(mesh.KindMesh, entry.GetObject(), &m, status)
+	mtls, mode, backend, validity, passthrough := "off", "", "", "", "off"
+	if b := m.Backend(); b != nil {
+		mtls, mode, backend, validity = "on", string(b.Mode), b.Name, mesh.Duration(b.CertValidity()).String()
 	}
-	for _, entry := range response.GetMeshes() {
-		status := meshStatus{Proxies: entry.GetProxies(), Connected: entry.GetConnected(), Services: entry.GetServices()}
-		if t := entry.GetCaExpires(); t != nil {
-			expires := t.AsTime()
-			status.CAExpires = &expires
-		}
-		var m mesh.Mesh
-		o, err := newObject(mesh.KindMesh, entry.GetObject(), &m, status)
-		if err != nil {
-			return nil, err
-		}
-		mtls, mode, backend, validity, passthrough := "off", "", "", "", "off"
-		if b := m.Backend(); b != nil {
-			mtls, mode, backend, validity = "on", string(b.Mode), b.Name, mesh.Duration(b.CertValidity()).String()
-		}
-		if m.Passthrough() {
-			passthrough = "on"
-		}
-		l.documents = append(l.documents, o)
-		cells := []string{
-			m.Name, mtls, mode, backend, timeUntil(entry.GetCaExpires()),
-			fmt.Sprintf("%d/%d", status.Connected, status.Proxies), strconv.Itoa(int(status.Services)),
-		}
-		l.rows = append(l.rows, printer.Row{Cells: cells, Wide: cells, More: []string{validity, passthrough, labelText(m.Labels)}})
+	if m.Passthrough() {
+		passthrough = "on"
 	}
-	return l, nil
+	cells := []string{
+		m.Name, mtls, mode, backend, describe.Until(entry.GetCaExpires()),
+		fmt.Sprintf("%d/%d", status.Connected, status.Proxies), strconv.Itoa(int(status.Services)),
+	}
+	return o, printer.Row{Cells: cells, Wide: cells, More: []string{validity, passthrough, labelText(m.Labels)}}, err
 }
 
 const dataplaneColumns = `SERVICES  service:port/protocol of each inbound: the service of its tag, else those of MeshServices and Services, else the inbound's name
-HEALTH    of the inbounds: ready, not ready, or how many are; draining if the proxy ends or should get no new traffic, as while a
-          guarded liveness probe fails. A line for each inbound that is not ready says why
+HEALTH    of the inbounds: ready, not ready, or how many are; unchecked if all are ready and nobody checks the application of one, since it
+          has no serviceProbe; draining if the proxy ends or should get no new traffic, as while a
+          guarded liveness probe fails; stopped if its agent has drained and ended; outbounds-not-ready if its Envoy
+          does not listen at an outbound, and nothing else is wrong. Of a dataplane without inbounds it is that of the outbounds. A line for
+          each that is not ready says why
 
 -o wide cuts nothing, and adds:
 WORKLOAD   what its certificate identifies; none on Kubernetes, and where it has neither a workload nor a service
@@ -84,70 +72,82 @@ LABELS     of the object`
 
 type dataplaneStatus struct {
 	Draining bool            `json:"draining"`
+	Stopped  bool            `json:"stopped,omitempty"`
 	Drain    string          `json:"drain,omitempty"`
 	Inbounds []inboundStatus `json:"inbounds"`
+	// Outbounds are those at which its Envoy listens.
+	Outbounds []outboundStatus `json:"outbounds,omitempty"`
+}
+
+type outboundStatus struct {
+	Address string `json:"address"`
+	Service string `json:"service,omitempty"`
+	Health  string `json:"health"`
+	Reason  string `json:"reason,omitempty"`
 }
 
 type inboundStatus struct {
 	Health   string   `json:"health"`
 	Reason   string   `json:"reason,omitempty"`
 	Services []string `json:"services,omitempty"`
+	// Unchecked says that it is ready, and nobody checks its application.
+	Unchecked bool `json:"unchecked,omitempty"`
+	// Serves are those of Services that it gets traffic of though it drains.
+	Serves []string `json:"serves,omitempty"`
 }
 
 func newDataplaneStatus(d *adminv1.Dataplane) dataplaneStatus {
-	status := dataplaneStatus{Draining: d.GetDraining(), Drain: d.GetDrain(), Inbounds: []inboundStatus{}}
+	status := dataplaneStatus{Draining: d.GetDraining(), Stopped: d.GetStopped(), Drain: d.GetDrain(), Inbounds: []inboundStatus{}}
 	for _, in := range d.GetInbounds() {
-		status.Inbounds = append(status.Inbounds, inboundStatus{Health: in.GetHealth().String(), Reason: in.GetReason(), Services: in.GetServices()})
+		status.Inbounds = append(status.Inbounds, inboundStatus{
+			Health: in.GetHealth().String(), Reason: in.GetReason(), Services: in.GetServices(), Unchecked: in.GetUnchecked(), Serves: in.GetServes(),
+		})
+	}
+	for _, o := range d.GetOutbounds() {
+		status.Outbounds = append(status.Outbounds, outboundStatus{Address: o.GetAddress(), Service: o.GetService(), Health: o.GetHealth().String(), Reason: o.GetReason()})
 	}
 	return status
 }
 
-func listDataplanes(ctx context.Context, api adminv1.AdminServiceClient, filter *adminv1.Filter) (*listing, error) {
-	response, err := api.ListDataplanes(ctx, &adminv1.ListDataplanesRequest{Filter: filter})
-	if err != nil {
-		return nil, err
+func showDataplane(entry *adminv1.Dataplane) (any, printer.Row, error) {
+	var d mesh.Dataplane
+	o, err := newObject(mesh.KindDataplane, entry.GetObject(), &d, newDataplaneStatus(entry))
+	var services, all, unchecked, notes []string
+	for i, in := range d.Spec.Networking.Inbound {
+		h := &adminv1.InboundHealth{}
+		if i < len(entry.GetInbounds()) {
+			h = entry.GetInbounds()[i]
+		}
+		service := func(names string) string {
+			return fmt.Sprintf("%s:%d/%s", cmp.Or(in.Tags.Service(), names, in.Name), in.Port, in.AppProtocol())
+		}
+		services = append(services, service(printer.FirstFew(h.GetServices(), "|")))
+		all = append(all, service(strings.Join(h.GetServices(), "|")))
+		if h.GetUnchecked() {
+			unchecked = append(unchecked, services[i])
+		}
+		if h.GetReason() != "" {
+			notes = append(notes, fmt.Sprintf("%s: %s: %s", describe.HealthText(h.GetHealth()), services[i], h.GetReason()))
+		}
+		if len(h.GetServes()) > 0 {
+			notes = append(notes, fmt.Sprintf("draining: %s: %s", services[i], servesText(h)))
+		}
 	}
-	l := &listing{
-		header: []string{"MESH", "NAME", "ADDRESS", "SERVICES", "HEALTH"},
-		more:   []string{"WORKLOAD", "OUTBOUNDS", "LABELS"}, tail: response.GetTail(),
+	notes = append(append(notes, uncheckedNotes(unchecked)...), outboundNotes(entry)...)
+	if drain := entry.GetDrain(); drain != "" {
+		notes = append(notes, "drain: "+drain)
 	}
-	for _, entry := range response.GetDataplanes() {
-		var d mesh.Dataplane
-		o, err := newObject(mesh.KindDataplane, entry.GetObject(), &d, newDataplaneStatus(entry))
-		if err != nil {
-			return nil, err
-		}
-		var services, all, notes []string
-		for i, in := range d.Spec.Networking.Inbound {
-			h := &adminv1.InboundHealth{}
-			if i < len(entry.GetInbounds()) {
-				h = entry.GetInbounds()[i]
-			}
-			service := func(names string) string {
-				return fmt.Sprintf("%s:%d/%s", cmp.Or(in.Tags.Service(), names, in.Name), in.Port, in.AppProtocol())
-			}
-			services, all = append(services, service(printer.FirstFew(h.GetServices(), "|"))), append(all, service(strings.Join(h.GetServices(), "|")))
-			if h.GetReason() != "" {
-				notes = append(notes, fmt.Sprintf("%s: %s: %s", stateText(h.GetHealth()), services[i], h.GetReason()))
-			}
-		}
-		if drain := entry.GetDrain(); drain != "" {
-			notes = append(notes, "drain: "+drain)
-		}
-		l.documents = append(l.documents, o)
-		var outbounds []string
-		for _, out := range d.Spec.Networking.Outbound {
-			outbounds = append(outbounds, fmt.Sprintf("%s:%d", out.Service(), out.Port))
-		}
-		cells := func(services []string) []string {
-			return []string{d.Mesh, d.Name, d.Spec.Networking.Address, strings.Join(services, ","), dataplaneHealth(entry)}
-		}
-		l.rows = append(l.rows, printer.Row{
-			Notes: notes, Cells: cells(services), Wide: cells(all),
-			More: []string{d.Workload(), strings.Join(outbounds, ","), labelText(d.Labels)},
-		})
+	var outbounds []string
+	for _, out := range d.Spec.Networking.Outbound {
+		outbounds = append(outbounds, fmt.Sprintf("%s:%d", out.Service(), out.Port))
 	}
-	return l, nil
+	cells := func(services []string) []string {
+		return []string{d.Mesh, d.Name, d.Spec.Networking.Address, strings.Join(services, ","), dataplaneHealth(entry)}
+	}
+	return o, printer.Row{
+		Notes: notes, Cells: cells(services), Wide: cells(all),
+		More: []string{d.Workload(), strings.Join(outbounds, ","), labelText(d.Labels)},
+	}, err
 }
 
 // labelText returns labels as kubectl --show-labels does.
@@ -159,80 +159,52 @@ func labelText(labels map[string]string) string {
 	return strings.Join(texts, ",")
 }
 
-func dataplaneHealth(d *adminv1.Dataplane) string {
-	inbounds := d.GetInbounds()
-	ready, draining := 0, false
-	for _, in := range inbounds {
-		switch in.GetHealth() {
-		case adminv1.Endpoint_READY:
-			ready++
-		case adminv1.Endpoint_DRAINING:
-			draining = true
-		}
-	}
-	switch {
-	case d.GetDraining() || draining:
-		return "draining"
-	case len(inbounds) == 0:
-		return ""
-	case ready == len(inbounds):
-		return "ready"
-	case ready == 0:
-		return "not-ready"
-	default:
-		return fmt.Sprintf("%d/%d-ready", ready, len(inbounds))
-	}
-}
-
 const serviceColumns = `NAME        the kuma.io/service; of a port of a MeshService NAME_msvc_PORT, and of a port that a backendRef names by labels LABELS_msvc_PORT
 ADDRESSES   virtual addresses; none where clients have an outbound of their own
-ENDPOINTS   ready/all. A line for each that is not ready says why, and a line for each whose agent is lost that it stays: an
+ENDPOINTS   ready/all, and how many of the ready ones are unchecked: nobody checks their applications. A line for each that is not ready says why, and a line for each whose agent is lost that it stays: an
             agent may be dead, or only its connection. Envoys stop sending to an endpoint that does not answer. Of a service
-            without endpoints a line says why it has none
+            without endpoints a line says why it has none. Where none is ready, those that drain get the traffic, and a line says so
 SIDECARS    how many endpoints have a sidecar: these are spoken to by mTLS where the mesh has it
 IDENTITIES  SPIFFE IDs that may answer
 
 -o wide cuts nothing, and adds:
 READY  addresses of the endpoints that are ready`
 
-func listServices(ctx context.Context, api adminv1.AdminServiceClient, filter *adminv1.Filter) (*listing, error) {
-	response, err := api.ListServices(ctx, &adminv1.ListServicesRequest{Filter: filter})
-	if err != nil {
-		return nil, err
-	}
-	l := &listing{
-		header: []string{"MESH", "NAME", "PROTOCOL", "ADDRESSES", "ENDPOINTS", "SIDECARS", "IDENTITIES"},
-		more:   []string{"READY"}, tail: response.GetTail(),
-	}
-	for _, entry := range response.GetServices() {
-		document, err := serviceObject(entry)
-		if err != nil {
-			return nil, err
+func showService(entry *adminv1.Service) (any, printer.Row, error) {
+	document, err := serviceObject(entry)
+	var ready, unchecked []string
+	sidecars := 0
+	notes := emptyNotes(entry.GetReasons())
+	for _, e := range entry.GetEndpoints() {
+		if serves := why.Nevertheless(entry, e); serves != "" && !slices.Contains(notes, drainingServe+serves) {
+			notes = append(notes, drainingServe+serves)
 		}
-		var ready []string
-		sidecars := 0
-		notes := emptyNotes(entry.GetReasons())
-		for _, e := range entry.GetEndpoints() {
-			if note := endpointNote(e); note != "" {
-				notes = append(notes, note)
-			}
-			if e.GetHealth() == adminv1.Endpoint_READY {
-				ready = append(ready, e.GetAddress())
-			}
-			if e.GetSidecar() {
-				sidecars++
-			}
-		}
-		l.documents = append(l.documents, document)
-		cells := func(join func([]string, string) string) []string {
-			return []string{
-				entry.GetMesh(), entry.GetName(), entry.GetProtocol(), join(entry.GetAddresses(), ","),
-				fmt.Sprintf("%d/%d", len(ready), len(entry.GetEndpoints())), strconv.Itoa(sidecars), join(entry.GetIdentities(), ","),
-			}
-		}
-		l.rows = append(l.rows, printer.Row{Notes: notes, Cells: cells(printer.FirstFew), Wide: cells(strings.Join), More: []string{strings.Join(ready, ",")}})
 	}
-	return l, nil
+	for _, e := range entry.GetEndpoints() {
+		if note := endpointNote(e); note != "" {
+			notes = append(notes, note)
+		}
+		if e.GetHealth() == adminv1.Endpoint_READY {
+			ready = append(ready, e.GetAddress())
+		}
+		if e.GetUnchecked() {
+			unchecked = append(unchecked, endpointName(e))
+		}
+		if e.GetSidecar() {
+			sidecars++
+		}
+	}
+	notes = append(notes, uncheckedNotes(unchecked)...)
+	cells := func(join func([]string, string) string) []string {
+		return []string{
+			entry.GetMesh(), entry.GetName(), entry.GetProtocol(), join(entry.GetAddresses(), ","),
+			readyOf(len(ready), len(entry.GetEndpoints()), len(unchecked)), strconv.Itoa(sidecars),
+			join(entry.GetIdentities(), ","),
+		}
+	}
+	return document, printer.Row{
+		Notes: notes, Cells: cells(printer.FirstFew), Wide: cells(strings.Join), More: []string{strings.Join(ready, ",")},
+	}, err
 }
 
 // emptyNotes are the reasons why a service has no endpoint, if it has none, as notes.
@@ -246,7 +218,7 @@ func emptyNotes(reasons []string) []string {
 
 // serviceStatus is what a service is made of: its Service, and inbounds of Dataplanes.
 type serviceStatus struct {
-	Endpoints  []json.RawMessage `json:"endpoints"`
+	Endpoints  []printer.Message `json:"endpoints"`
 	Identities []string          `json:"identities"`
 	// Reasons say why there is no endpoint, and who calls it.
 	Reasons []string `json:"reasons,omitempty"`
@@ -263,13 +235,9 @@ func serviceObject(s *adminv1.Service) (*object, error) {
 	if s.GetLocal() {
 		spec.InternalTrafficPolicy = mesh.TrafficLocal
 	}
-	status := serviceStatus{Endpoints: []json.RawMessage{}, Identities: append([]string{}, s.GetIdentities()...), Reasons: s.GetReasons()}
+	status := serviceStatus{[]printer.Message{}, append([]string{}, s.GetIdentities()...), s.GetReasons()}
 	for _, e := range s.GetEndpoints() {
-		body, err := printer.MessageJSON(e)
-		if err != nil {
-			return nil, err
-		}
-		status.Endpoints = append(status.Endpoints, body)
+		status.Endpoints = append(status.Endpoints, printer.Message{Message: e})
 		if !e.GetDeclared() {
 			continue
 		}
@@ -281,7 +249,7 @@ func serviceObject(s *adminv1.Service) (*object, error) {
 		if e.GetHealth() != adminv1.Endpoint_READY {
 			endpoint.Health = &mesh.EndpointHealth{Ready: new(bool)}
 		}
-		if e.GetHealth() == adminv1.Endpoint_DRAINING {
+		if h := e.GetHealth(); h == adminv1.Endpoint_DRAINING || h == adminv1.Endpoint_STOPPED {
 			endpoint.Health.Serving = new(true)
 		}
 		spec.Endpoints = append(spec.Endpoints, endpoint)
@@ -289,30 +257,27 @@ func serviceObject(s *adminv1.Service) (*object, error) {
 	return &object{Type: mesh.KindService, Mesh: s.GetMesh(), Name: s.GetName(), Spec: spec, Status: status}, nil
 }
 
-// stateText says in words that an inbound is not ready, or drains.
-func stateText(h adminv1.Endpoint_Health) string {
-	if h == adminv1.Endpoint_DRAINING {
-		return "draining"
-	}
-	return "not ready"
-}
-
 // endpointNote says why an endpoint is not ready, or that its agent is lost. It is "" if there is nothing to say.
 func endpointNote(e *adminv1.Endpoint) string {
-	who := e.GetAddress()
-	if e.GetDataplane() != "" {
-		who += " (" + e.GetDataplane() + ")"
-	}
+	who := endpointName(e)
 	switch {
 	case e.GetReason() != "" && e.GetHealth() == adminv1.Endpoint_READY:
 		return fmt.Sprintf("%s: %s", who, e.GetReason())
 	case e.GetReason() != "":
-		return fmt.Sprintf("%s: %s: %s", stateText(e.GetHealth()), who, e.GetReason())
-	case e.GetHealth() == adminv1.Endpoint_DRAINING:
-		return "draining: " + who
+		return fmt.Sprintf("%s: %s: %s", describe.HealthText(e.GetHealth()), who, e.GetReason())
+	case e.GetHealth() == adminv1.Endpoint_DRAINING, e.GetHealth() == adminv1.Endpoint_STOPPED:
+		return describe.HealthText(e.GetHealth()) + ": " + who
 	case e.GetAgentLostSince() != nil:
-		return fmt.Sprintf("%s: agent lost %s ago, endpoint stays", who, timeSince(e.GetAgentLostSince()))
+		return fmt.Sprintf("%s: agent lost %s ago, endpoint stays", who, describe.Since(e.GetAgentLostSince()))
 	default:
 		return ""
 	}
+}
+
+// endpointName is the address of an endpoint, and its Dataplane if it has one.
+func endpointName(e *adminv1.Endpoint) string {
+	if e.GetDataplane() == "" {
+		return e.GetAddress()
+	}
+	return e.GetAddress() + " (" + e.GetDataplane() + ")"
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
 	kjson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/client-go/util/jsonpath"
 
@@ -27,6 +28,27 @@ type listing struct {
 	tail      *adminv1.Tail
 }
 
+// shower returns the document of an entry of an answer, and its row.
+type shower[Entry any] = func(Entry) (document any, row printer.Row, err error)
+
+// showMessage shows an entry as the message that it is.
+func showMessage[M proto.Message](row func(M) printer.Row) shower[M] {
+	return func(m M) (any, printer.Row, error) { return printer.Message{Message: m}, row(m), nil }
+}
+
+// newListing lists entries under a header, whose columns are separated by spaces.
+func newListing[Entry any](header string, entries []Entry, show shower[Entry]) (*listing, error) {
+	l := &listing{header: strings.Fields(header)}
+	for _, entry := range entries {
+		document, row, err := show(entry)
+		if err != nil {
+			return nil, err
+		}
+		l.documents, l.rows = append(l.documents, document), append(l.rows, row)
+	}
+	return l, nil
+}
+
 func (l *listing) write(w *bytes.Buffer, f printer.Format) error {
 	switch f {
 	case printer.JSON:
@@ -43,7 +65,8 @@ func (l *listing) write(w *bytes.Buffer, f printer.Format) error {
 		}
 		return nil
 	default:
-		return printer.WriteTable(w, l.header, l.rows)
+		printer.WriteTable(w, l.header, l.rows)
+		return nil
 	}
 }
 
@@ -121,7 +144,8 @@ func (o *getOutput) check(one bool) error {
 func (o *getOutput) write(w *bytes.Buffer, of collection, l *listing, one bool) error {
 	switch {
 	case o.format == printer.Table || o.format == printer.Wide:
-		return (&printer.Columns{}).Write(w, append(o.header(l), o.rows(l)...))
+		(&printer.Columns{}).Write(w, append(o.header(l), o.rows(l)...))
+		return nil
 	case o.format == printer.Name:
 		writeNames(w, of, l)
 		return nil

@@ -32,14 +32,14 @@ func (manyEndpoints) ListServices(context.Context, *adminv1.ListServicesRequest,
 }
 
 func TestWideCutsNothing(t *testing.T) {
-	l, err := listServices(t.Context(), manyEndpoints{}, &adminv1.Filter{})
+	l, err := services.list(t.Context(), manyEndpoints{}, &adminv1.Filter{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for f, cut := range map[printer.Format]bool{printer.Table: true, printer.Wide: false} {
 		t.Run(string(f), func(t *testing.T) {
 			var out bytes.Buffer
-			if err := (&getOutput{format: f}).write(&out, services(), l, false); err != nil {
+			if err := (&getOutput{format: f}).write(&out, services, l, false); err != nil {
 				t.Fatal(err)
 			}
 			for _, last := range []string{"240.0.0.6:80", "spiffe://default/6", "not ready: 10.0.0.6:80: why"} {
@@ -103,7 +103,7 @@ func TestGetOutput(t *testing.T) {
 				t.Fatal(err)
 			}
 			var out bytes.Buffer
-			if err := o.write(&out, meshes(), l, tc.one); err != nil {
+			if err := o.write(&out, meshes, l, tc.one); err != nil {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(tc.want, out.String()); diff != "" {
@@ -122,14 +122,14 @@ func FuzzTemplate(f *testing.F) {
 	f.Fuzz(func(_ *testing.T, template string) {
 		var o getOutput
 		if o.Set(jsonPathPrefix+template) == nil {
-			_ = o.write(&bytes.Buffer{}, meshes(), l, false)
+			_ = o.write(&bytes.Buffer{}, meshes, l, false)
 		}
 	})
 }
 
 // TestNamesAreThoseOfKubectl compares the names of what is an object in Kubernetes, too, with those that kubectl has for it.
 func TestNamesAreThoseOfKubectl(t *testing.T) {
-	files := map[string]collection{"sonde.dev_meshes.yaml": meshes(), "sonde.dev_dataplanes.yaml": dataplanes()}
+	files := map[string]collection{"sonde.dev_meshes.yaml": meshes, "sonde.dev_dataplanes.yaml": dataplanes}
 	for file, of := range files {
 		t.Run(file, func(t *testing.T) {
 			text, err := crds.Files.ReadFile(file)
@@ -148,8 +148,9 @@ func TestNamesAreThoseOfKubectl(t *testing.T) {
 				t.Fatal(err)
 			}
 			names := definition.Spec.Names
-			if names.Singular != of.singular || names.Plural != of.plural || !slices.Equal(names.ShortNames, of.short) {
-				t.Errorf("kubectl: %+v, sondectl: %s, %s, %v", names, of.singular, of.plural, of.short)
+			words := of.singular.Words()
+			if names.Singular != string(of.singular) || names.Plural != words[0] || !slices.Equal(names.ShortNames, words[1:]) {
+				t.Errorf("kubectl: %+v, sondectl: %s, %v", names, of.singular, words)
 			}
 		})
 	}

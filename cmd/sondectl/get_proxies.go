@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strconv"
@@ -10,6 +9,7 @@ import (
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/describe"
 	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
 )
 
@@ -28,7 +28,7 @@ ADS           how long Envoy has been connected to this replica of the control p
 VERSION       of the agent; a line of its own says it where the control plane does not support that one
 ENVOY         version of Envoy; a line of its own says it where that is not supported, and where Envoy does not run, with the reason
 SYNCED        types of resources that Envoy has taken all of, and types that it asked for
-DRAINING      yes if it ends or should get no new traffic; a line of its own says why, and whether it serves on
+DRAINING      yes if it ends or should get no new traffic; a line of its own says why, and whether it serves on. A stopped one has ended
 CERT-EXPIRES  when the certificate of the proxy ends
 NACK          resources that Envoy refuses, each with the reason on a line of its own; it keeps what it had before
 
@@ -37,27 +37,6 @@ XDS       delta or sotw (state of the world), the protocol of its stream
 SERIAL    of the certificate in use
 BUNDLE    of CAs in use
 FEATURES  of the agent`
-
-func listProxies(ctx context.Context, api adminv1.AdminServiceClient, filter *adminv1.Filter) (*listing, error) {
-	response, err := api.ListProxies(ctx, &adminv1.ListProxiesRequest{Filter: filter})
-	if err != nil {
-		return nil, err
-	}
-	l := &listing{
-		header: []string{"MESH", "NAME", "AGENT", "SINCE", "ADS", "VERSION", "ENVOY", "SYNCED", "DRAINING", "CERT-EXPIRES", "NACK"},
-		more:   []string{"XDS", "SERIAL", "BUNDLE", "REPLICAS", "FEATURES"},
-		tail:   response.GetTail(),
-	}
-	for _, entry := range response.GetProxies() {
-		document, err := printer.MessageJSON(entry)
-		if err != nil {
-			return nil, err
-		}
-		l.documents = append(l.documents, document)
-		l.rows = append(l.rows, proxyRow(entry))
-	}
-	return l, nil
-}
 
 func proxyRow(p *adminv1.Proxy) printer.Row {
 	types, synced, refused, protocol := 0, 0, 0, ""
@@ -73,7 +52,7 @@ func proxyRow(p *adminv1.Proxy) printer.Row {
 			}
 			for _, nack := range t.GetNacks() {
 				refused++
-				notes = append(notes, nackNote(t.GetKind(), nack))
+				notes = append(notes, describe.Nack(t.GetKind(), nack))
 			}
 		}
 	}
@@ -96,18 +75,10 @@ func proxyRow(p *adminv1.Proxy) printer.Row {
 		notes = append(notes, fmt.Sprintf("unsupported: envoy %s: supported are %s", v, mesh.SupportedEnvoys()))
 	}
 	cells := []string{
-		p.GetMesh(), p.GetName(), agentPhase(p.GetAgentState()), timeSince(p.GetAgentState().GetSince()), connected(p), agent.GetVersion(), agent.GetEnvoyVersion(), sync, draining,
-		timeUntil(agent.GetCertificateExpires()), nacks,
+		p.GetMesh(), p.GetName(), describe.Phase(p.GetAgentState()), describe.Since(p.GetAgentState().GetSince()), connected(p), agent.GetVersion(), agent.GetEnvoyVersion(), sync, draining,
+		describe.Until(agent.GetCertificateExpires()), nacks,
 	}
 	return printer.Row{Notes: notes, Cells: cells, Wide: cells, More: []string{protocol, agent.GetLeafSerial(), agent.GetBundleId(), replicasOf(p), strings.Join(agent.GetFeatures(), ",")}}
-}
-
-// agentPhase returns the phase as one word in lower case, "" if the control plane does not say it.
-func agentPhase(s *adminv1.AgentState) string {
-	if s.GetPhase() == adminv1.AgentState_PHASE_UNSPECIFIED {
-		return ""
-	}
-	return strings.ReplaceAll(strings.ToLower(s.GetPhase().String()), "_", "-")
 }
 
 // agentNotes says why the agent cannot join, how its certificate differs from the Dataplane, why its Envoy does not run, and whether its version is
@@ -137,14 +108,6 @@ func replicasOf(p *adminv1.Proxy) string {
 	}
 	slices.Sort(names)
 	return strings.Join(slices.DeleteFunc(slices.Compact(names), func(name string) bool { return name == "" }), ",")
-}
-
-func nackNote(kind string, nack *adminv1.Nack) string {
-	resource := nack.GetResource()
-	if resource == "" {
-		resource = "(Envoy does not say which)"
-	}
-	return fmt.Sprintf("refused: %s %s: %s", kind, resource, nack.GetReason())
 }
 
 // connected returns how long the proxy's oldest stream has been open, "waiting" if the proxy is unknown, "no" if there is

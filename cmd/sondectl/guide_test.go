@@ -25,7 +25,7 @@ func TestMigrationGuide(t *testing.T) {
 		tried++
 		t.Run(command, func(t *testing.T) {
 			var stdout, stderr bytes.Buffer
-			if code := run(t.Context(), strings.Fields(command), strings.NewReader(""), &stdout, &stderr); code != exit.Findings {
+			if code := (&cli{}).run(t.Context(), strings.Fields(command), strings.NewReader(""), &stdout, &stderr); code != exit.Findings {
 				t.Errorf("exit code %d, want %d: %s", code, exit.Findings, stderr.String())
 			}
 			if stdout.String() != want {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -10,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/describe"
 	"github.com/sonde-mesh/sonde/cmd/sondectl/exit"
 	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
 )
@@ -36,15 +36,11 @@ func (c *cli) health() *cobra.Command {
 	}
 	output := printer.AddFormat(cmd, printer.Table, printer.YAML, printer.JSON)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		var health *adminv1.Health
-		err := c.call(cmd.Context(), func(ctx context.Context, api adminv1.AdminServiceClient) (err error) {
-			health, err = api.GetHealth(ctx, &adminv1.GetHealthRequest{})
-			return err
-		})
+		health, err := ask(cmd.Context(), c, adminv1.AdminServiceClient.GetHealth, &adminv1.GetHealthRequest{})
 		if err != nil {
 			return err
 		}
-		found, err := healthListing(health)
+		found, err := newListing("GROUP NAME STATUS AGE TOOK", health.GetChecks(), showMessage(healthRow))
 		if err == nil {
 			err = found.write(&c.out, output.Value)
 		}
@@ -56,25 +52,12 @@ func (c *cli) health() *cobra.Command {
 	return cmd
 }
 
-func healthListing(health *adminv1.Health) (*listing, error) {
-	l := &listing{header: []string{"GROUP", "NAME", "STATUS", "AGE", "TOOK"}}
-	for _, check := range health.GetChecks() {
-		document, err := printer.MessageJSON(check)
-		if err != nil {
-			return nil, err
-		}
-		l.documents = append(l.documents, document)
-		l.rows = append(l.rows, healthRow(check))
-	}
-	return l, nil
-}
-
 func healthRow(c *adminv1.HealthCheck) printer.Row {
 	took := ""
 	if c.GetTook() != nil {
 		took = c.GetTook().AsDuration().Round(time.Microsecond).String()
 	}
-	r := printer.Row{Cells: []string{c.GetGroup(), c.GetName(), healthWord(c.GetStatus()), timeSince(c.GetAt()), took}}
+	r := printer.Row{Cells: []string{c.GetGroup(), c.GetName(), healthWord(c.GetStatus()), describe.Since(c.GetAt()), took}}
 	if c.GetReason() != "" {
 		r.Notes = append(r.Notes, c.GetReason())
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,6 +13,7 @@ import (
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/names"
 	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
 	"github.com/sonde-mesh/sonde/internal/settings"
 )
@@ -49,7 +51,7 @@ type inspection struct {
 func (c *cli) inspectDataplane() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "dataplane NAME --type KIND",
-		Aliases: append([]string{dataplanes().plural}, dataplanes().short...),
+		Aliases: names.Dataplane.Words(),
 		Short:   "Show what the Envoy of a dataplane has, or should have",
 		Long:    inspectHelp,
 		Example: `  sondectl inspect dataplane web-1 --type config-dump
@@ -59,13 +61,16 @@ func (c *cli) inspectDataplane() *cobra.Command {
 	}
 	i := &inspection{output: printer.AddFormat(cmd, printer.YAML, printer.JSON), view: &settings.Choice[adminv1.Kind]{Among: inspectTypes()}}
 	i.view.Add(cmd, "type", "", "what to show")
-	cmd.Flags().StringVar(&i.mesh, "mesh", "", "`MESH` of the dataplane")
+	c.addMesh(cmd, &i.mesh, "`MESH` of the dataplane")
 	cmd.Flags().BoolVar(&i.desired, "desired", false, "the clusters that Envoy should have, not those that it has")
 	settings.Must(cmd.MarkFlagRequired("type"))
-	settings.Must(cmd.RegisterFlagCompletionFunc("mesh", c.completeMeshes))
-	cmd.ValidArgsFunction = c.completeNames(&adminv1.Filter{}, dataplanes())
+	cmd.ValidArgsFunction = c.completeNames(&adminv1.Filter{}, dataplanes)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		i.name = args[0]
+		_, name, err := names.Parse(args[0], names.Dataplane)
+		if err != nil {
+			return err
+		}
+		i.name = name
 		own := slices.Contains(mesh.EnvoyViews(), mesh.EnvoyView(i.view.Value))
 		switch {
 		case i.desired && !slices.Contains(adminv1.Kinds(), i.view.Value):
@@ -96,11 +101,8 @@ func inspectTypes() []adminv1.Kind {
 
 // inspectDesired writes what the control plane wants the Envoy to have.
 func (c *cli) inspectDesired(ctx context.Context, i *inspection) error {
-	var response *adminv1.InspectDataplaneResponse
-	err := c.call(ctx, func(ctx context.Context, api adminv1.AdminServiceClient) (err error) {
-		response, err = api.InspectDataplane(ctx, &adminv1.InspectDataplaneRequest{Mesh: i.mesh, Name: i.name, Kind: string(i.view.Value)})
-		return err
-	})
+	request := &adminv1.InspectDataplaneRequest{Mesh: i.mesh, Name: i.name, Kind: string(i.view.Value)}
+	response, err := ask(ctx, c, adminv1.AdminServiceClient.InspectDataplane, request)
 	if err != nil {
 		return err
 	}
@@ -126,7 +128,7 @@ func (c *cli) inspectEnvoy(ctx context.Context, i *inspection) error {
 
 // writeKind writes resources under the name of their kind, in the same form for inspect and for "generate envoy", so that
 // their outputs can be compared. The bootstrap is one document, the others are lists.
-func writeKind(w io.Writer, f printer.Format, kind adminv1.Kind, resources [][]byte) error {
+func writeKind(w *bytes.Buffer, f printer.Format, kind adminv1.Kind, resources [][]byte) error {
 	list := make([]json.RawMessage, len(resources))
 	for i, body := range resources {
 		list[i] = body
@@ -135,8 +137,5 @@ func writeKind(w io.Writer, f printer.Format, kind adminv1.Kind, resources [][]b
 	if kind == adminv1.KindBootstrap && len(list) == 1 {
 		document[kind] = list[0]
 	}
-	if f == printer.JSON {
-		return printer.WriteJSON(w, document)
-	}
-	return printer.WriteYAML(w, document)
+	return printer.Write(w, f, document, nil)
 }

@@ -21,19 +21,19 @@ import (
 func main() {
 	klog.SetSlogLogger(slog.New(newLibraryLog(os.Stderr)))
 	// Signals end the program as they end any other: nothing needs to be cleaned up, but for the Jobs of check --nodes, and the parent sees which signal it was.
-	os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+	os.Exit((&cli{}).run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
 // run runs one command line and returns the exit code. The output of a command is held back until it has succeeded, so
 // that a pipe never gets part of an output.
-func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+func (c *cli) run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	if err := dropEmptyVariables(); err != nil {
 		panic(err) // only an invalid name is an error
 	}
 	stdout, stderr = printer.Safe(stdout), printer.Safe(stderr)
-	c := &cli{stdout: stdout}
+	c.stdout, c.stderr, c.cluster.Dial = stdout, stderr, c.dial
 	root := c.root()
-	root.SetArgs(args)
+	root.SetArgs(splitGet(root, args))
 	root.SetIn(stdin)
 	root.SetOut(&c.out)
 	root.SetErr(stderr)

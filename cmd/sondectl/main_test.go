@@ -3,70 +3,79 @@ package main
 import (
 	"bytes"
 	"context"
-	"errors"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/rogpeppe/go-internal/testscript"
 	"go.uber.org/goleak"
 
 	"github.com/sonde-mesh/sonde/cmd/sondectl/exit"
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(leakTested{m}, map[string]func(){"sondectl": main})
+	if err := os.Setenv("KUBECONFIG", "/nowhere"); err != nil { // no test reads that of whoever runs it
+		panic(err)
+	}
+	goleak.VerifyTestMain(m)
 }
 
-// leakTested checks that the tests of this process leave no goroutines.
-type leakTested struct{ *testing.M }
-
-func (l leakTested) Run() int {
-	// No test reads the contexts and the kubeconfig of whoever runs it.
-	for _, variable := range []string{"XDG_CONFIG_HOME", "KUBECONFIG"} {
-		if err := os.Setenv(variable, "/nowhere"); err != nil {
-			panic(err)
-		}
-	}
-	if code := l.M.Run(); code != 0 {
-		return code
-	}
-	if err := goleak.Find(); err != nil {
-		_, _ = os.Stderr.WriteString(err.Error() + "\n")
-		return 1
-	}
-	return 0
-}
+// on returns a program that runs on a host of a network.
+func on(n *virtual.Network) *cli { return &cli{dial: n.DialFrom("127.0.0.1")} }
 
 // TestFiles runs the commands that need no server.
 func TestFiles(t *testing.T) {
-	testscript.RunT(inOrder{t}, testscript.Params{
-		Dir:                 "testdata/files",
-		Cmds:                commands(),
-		Condition:           envoyCondition,
-		Setup:               func(env *testscript.Env) error { env.Setenv("ENVOY", os.Getenv("ENVOY")); return nil },
-		RequireExplicitExec: true,
-		RequireUniqueNames:  true,
+	runScripts(t, "testdata/files", func(env *testscript.Env) error {
+		env.Values[networkKey{}] = virtual.NewNetwork()
+		return nil
 	})
 }
 
-func commands() map[string]func(*testscript.TestScript, bool, []string) {
-	return map[string]func(*testscript.TestScript, bool, []string){"exits": exits}
+// networkKey is the key of the network of a script.
+type networkKey struct{}
+
+// runScripts runs each script of a directory in a bubble.
+func runScripts(t *testing.T, directory string, setup func(*testscript.Env) error) {
+	t.Helper()
+	testscript.RunT(inOrder{t}, testscript.Params{
+		Dir: directory, Setup: setup, RequireUniqueNames: true,
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "setenv": setenv, "concat": concat},
+	})
 }
 
-// envoyCondition is the condition [envoy]: $ENVOY is set.
-func envoyCondition(name string) (bool, error) {
-	if name != "envoy" {
-		return false, errors.New("unknown condition " + name)
+// setenv sets a variable of this process until the script ends: setenv NAME=VALUE.
+func setenv(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: setenv NAME=VALUE")
 	}
-	return os.Getenv("ENVOY") != "", nil
+	name, value, _ := strings.Cut(args[0], "=")
+	before, is := os.LookupEnv(name)
+	ts.Check(os.Setenv(name, value))
+	ts.Defer(func() {
+		if err := os.Unsetenv(name); err == nil && is {
+			_ = os.Setenv(name, before)
+		}
+	})
+}
+
+// concat writes files into one: concat TO FILES...
+func concat(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: concat TO FILES...")
+	}
+	var all strings.Builder
+	for _, file := range args[1:] {
+		all.WriteString(ts.ReadFile(file))
+	}
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(all.String()), 0o600))
 }
 
 // exits runs sondectl and checks its exit code: exits CODE [<FILE] ARGS... If sondectl fails, stdout must be empty and stderr
-// must end with one line that names sondectl. It runs in this process: with the race detector a new one costs 100 times as
-// much.
+// must end with one line that names sondectl.
 func exits(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) == 0 {
 		ts.Fatalf("usage: exits CODE [<FILE] ARGS...")
@@ -83,7 +92,8 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(os.Chdir(ts.MkAbs(".")))
 	defer func() { ts.Check(os.Chdir(before)) }()
 	var stdout, stderr bytes.Buffer
-	got := run(context.Background(), args, strings.NewReader(stdin), &stdout, &stderr)
+	n := ts.Value(networkKey{}).(*virtual.Network)
+	got := on(n).run(context.Background(), args, strings.NewReader(stdin), &stdout, &stderr)
 	_, _ = ts.Stdout().Write(stdout.Bytes())
 	_, _ = ts.Stderr().Write(stderr.Bytes())
 	if got != want {
@@ -111,7 +121,9 @@ func (inOrder) Parallel() {}
 
 // Run implements testscript.T.
 func (i inOrder) Run(name string, f func(testscript.T)) {
-	i.T.Run(name, func(t *testing.T) { f(inOrder{t}) })
+	i.T.Run(name, func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) { f(inOrder{t}) })
+	})
 }
 
 // Verbose implements testscript.T.

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/describe"
 	"github.com/sonde-mesh/sonde/cmd/sondectl/exit"
 	"github.com/sonde-mesh/sonde/internal/reach"
 	"github.com/sonde-mesh/sonde/internal/settings"
@@ -39,12 +40,12 @@ func TestUntil(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			if got := timeUntil(timestamppb.New(time.Now().Add(tc.left - time.Millisecond))); got != tc.want {
+			if got := describe.Until(timestamppb.New(time.Now().Add(tc.left - time.Millisecond))); got != tc.want {
 				t.Errorf("until(%s) = %q, want %q", tc.left, got, tc.want)
 			}
 		})
 	}
-	if got := timeUntil(nil); got != "" {
+	if got := describe.Until(nil); got != "" {
 		t.Errorf("until(nil) = %q", got)
 	}
 }
@@ -83,7 +84,7 @@ func (failing) Write([]byte) (int, error) { return 0, net.ErrClosed }
 
 func TestAnOutputThatCannotBeWrittenIsAFailure(t *testing.T) {
 	var stderr bytes.Buffer
-	code := run(context.Background(), []string{"--help"}, strings.NewReader(""), failing{}, &stderr)
+	code := (&cli{}).run(context.Background(), []string{"--help"}, strings.NewReader(""), failing{}, &stderr)
 	if code != exit.Failed || !strings.HasPrefix(stderr.String(), "sondectl: write the output: ") {
 		t.Errorf("exit code %d, stderr %q", code, &stderr)
 	}

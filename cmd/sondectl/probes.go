@@ -91,7 +91,8 @@ func (c *cli) explainPod(p manifest.Pod, o webhook.Options) error {
 	for _, d := range decisions {
 		rows = append(rows, decisionRow(d, port))
 	}
-	return printer.WriteTable(&c.out, []string{"CONTAINER", "PROBE", "WRITTEN", "KUBELET", "AGENT"}, rows)
+	printer.WriteTable(&c.out, []string{"CONTAINER", "PROBE", "WRITTEN", "KUBELET", "AGENT"}, rows)
+	return nil
 }
 
 func decisionRow(d webhook.Decision, port int32) printer.Row {
@@ -120,7 +121,7 @@ func agentAction(p mesh.Probe) string {
 	}
 	action := fmt.Sprintf("%s, %d s", asks, p.TimeoutSeconds)
 	if p.Guarded {
-		action += ", guarded"
+		action += fmt.Sprintf(", %d failures, guarded", p.FailureThreshold)
 	}
 	return action
 }

@@ -29,7 +29,7 @@ func TestReadme(t *testing.T) {
 	}
 	output := func(args ...string) string {
 		var stdout, stderr bytes.Buffer
-		if code := run(t.Context(), args, strings.NewReader(""), &stdout, &stderr); code != exit.OK || stderr.Len() > 0 {
+		if code := (&cli{}).run(t.Context(), args, strings.NewReader(""), &stdout, &stderr); code != exit.OK || stderr.Len() > 0 {
 			t.Fatalf("sondectl %s: exit code %d, %s", strings.Join(args, " "), code, stderr.String())
 		}
 		return stdout.String()

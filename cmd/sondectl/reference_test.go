@@ -7,8 +7,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/sonde-mesh/sonde/internal/doctest"
 	"github.com/sonde-mesh/sonde/internal/settings"
+	"github.com/sonde-mesh/sonde/internal/testing/doctest"
 )
 
 var update = flag.Bool("update", false, "write docs/reference/sondectl.md")
@@ -16,7 +16,7 @@ var update = flag.Bool("update", false, "write docs/reference/sondectl.md")
 // TestReferenceGolden compares docs/reference/sondectl.md with the flags.
 func TestReferenceGolden(t *testing.T) {
 	page := doctest.Page((&cli{}).root(), doctest.Options{
-		About: "The flags of sondectl itself, which every command has, are also variables, and parts of a context (`sondectl config`). A flag takes precedence over its variable, and that over the context. `sondectl --help` lists the exit codes.",
+		About: "The flags of sondectl itself, which every command has, are also variables. A flag takes precedence over its variable. `sondectl --help` lists the exit codes.",
 		Variable: func(cmd *cobra.Command, f *pflag.Flag) string {
 			if cmd.HasParent() {
 				return ""

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -10,6 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/describe"
 	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
 	"github.com/sonde-mesh/sonde/internal/settings"
 )
@@ -44,7 +44,7 @@ func (c *cli) restarts() *cobra.Command {
 			return err
 		}
 		reportRestarts(cmd, found, namespace)
-		l, err := restartListing(found)
+		l, err := newListing("NAMESPACE POD CONTAINER STATE SINCE WHY", found.GetRestarts(), showMessage(restartRow))
 		if err != nil {
 			return err
 		}
@@ -81,29 +81,18 @@ func (c *cli) completeRestarts(ctx context.Context, namespace, prefix string, na
 	return all, cobra.ShellCompDirectiveNoFileComp
 }
 
-func (c *cli) listRestarts(ctx context.Context, namespace string) (found *adminv1.ListRestartsResponse, err error) {
-	err = c.call(ctx, func(ctx context.Context, api adminv1.AdminServiceClient) (err error) {
-		found, err = api.ListRestarts(ctx, &adminv1.ListRestartsRequest{Namespace: namespace})
-		return err
-	})
-	return found, err
+func (c *cli) listRestarts(ctx context.Context, namespace string) (*adminv1.ListRestartsResponse, error) {
+	return ask(ctx, c, adminv1.AdminServiceClient.ListRestarts, &adminv1.ListRestartsRequest{Namespace: namespace})
 }
 
-func restartListing(found *adminv1.ListRestartsResponse) (*listing, error) {
-	l := &listing{header: []string{"NAMESPACE", "POD", "CONTAINER", "STATE", "SINCE", "WHY"}}
-	for _, r := range found.GetRestarts() {
-		document, err := printer.MessageJSON(r)
-		if err != nil {
-			return nil, err
-		}
-		l.documents = append(l.documents, document)
-		row := printer.Row{Cells: []string{r.GetNamespace(), r.GetPod(), r.GetContainer(), restartState(r.GetState()), timeSince(r.GetSince()), r.GetWhy()}}
-		if r.GetFailure() != "" {
-			row.Notes = []string{"fails: " + r.GetFailure()}
-		}
-		l.rows = append(l.rows, row)
+func restartRow(r *adminv1.Restart) printer.Row {
+	row := printer.Row{Cells: []string{
+		r.GetNamespace(), r.GetPod(), r.GetContainer(), restartState(r.GetState()), describe.Since(r.GetSince()), r.GetWhy(),
+	}}
+	if r.GetFailure() != "" {
+		row.Notes = []string{"fails: " + r.GetFailure()}
 	}
-	return l, nil
+	return row
 }
 
 // restartState returns a state as one word in lower case, "" if the control plane does not say it.
@@ -145,30 +134,9 @@ func reportRound(cmd *cobra.Command, r *adminv1.RestartRound, missing []string) 
 	if len(missing) > 0 {
 		cmd.PrintErrf("sondectl: replica %s of the control plane is not heard: what agents have said there since, and what it has decided, is missing\n", printer.OneLine(strings.Join(missing, ", ")))
 	}
-	for _, text := range roundTexts(r) {
+	for _, text := range describe.Round(r) {
 		cmd.PrintErrf("sondectl: %s\n", printer.OneLine(text))
 	}
-}
-
-func roundTexts(r *adminv1.RestartRound) []string {
-	if r == nil {
-		return []string{"no leader of the control plane decides on restarts: no restart is granted"}
-	}
-	var texts []string
-	switch r.GetMode() {
-	case "enforce":
-	case "dryRun":
-		texts = append(texts, "the mode is dryRun: the kubelet restarts containers by itself, and what is shown is not followed")
-	case "off":
-		texts = append(texts, "the mode is off: the kubelet restarts containers by itself")
-	default:
-		texts = append(texts, fmt.Sprintf("the mode is %q, which this sondectl does not know", r.GetMode()))
-	}
-	if r.GetBreakerOpen() {
-		texts = append(texts, fmt.Sprintf("the breaker is open: within a minute %d of %d guarded containers failed, of %d workloads, so that no restart is granted",
-			r.GetFailed(), r.GetGuarded(), r.GetWorkloads()))
-	}
-	return texts
 }
 
 // agoText returns "12s ago", "" if t is nil.
@@ -176,5 +144,5 @@ func agoText(t *timestamppb.Timestamp) string {
 	if t == nil {
 		return ""
 	}
-	return timeSince(t) + " ago"
+	return describe.Since(t) + " ago"
 }

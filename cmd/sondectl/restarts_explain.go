@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"strconv"
 	"strings"
@@ -9,8 +8,9 @@ import (
 	"github.com/spf13/cobra"
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/describe"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/names"
 	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
-	"github.com/sonde-mesh/sonde/internal/settings"
 )
 
 const explainRestartHelp = `Say of each guarded container of a pod what its liveness probe finds, what the leader of the control plane has decided, what would let it restart,
@@ -48,60 +48,39 @@ func (c *cli) explainRestart() *cobra.Command {
 		})
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if request.Pod = args[0]; request.Pod == "" {
-			return settings.Usagef("POD: must not be empty")
-		}
-		var answer *adminv1.ExplainRestartResponse
-		err := c.call(cmd.Context(), func(ctx context.Context, api adminv1.AdminServiceClient) (err error) {
-			answer, err = api.ExplainRestart(ctx, request)
+		_, pod, err := names.Parse(args[0], names.Pod)
+		if err != nil {
 			return err
-		})
+		}
+		request.Pod = pod
+		answer, err := ask(cmd.Context(), c, adminv1.AdminServiceClient.ExplainRestart, request)
 		if err != nil {
 			return err
 		}
 		reportRound(cmd, answer.GetRound(), answer.GetMissingReplicas())
-		if output.Value == printer.Text {
-			return c.writeExplanation(answer)
-		}
-		document, err := printer.MessageJSON(answer)
-		switch {
-		case err != nil:
-			return err
-		case output.Value == printer.JSON:
-			return printer.WriteJSON(&c.out, document)
-		}
-		return printer.WriteYAML(&c.out, document)
+		return printer.Write(&c.out, output.Value, printer.Message{Message: answer}, func() { c.writeExplanation(answer) })
 	}
 	return cmd
 }
 
 // writeExplanation writes a table of what holds, and one of grants.
-func (c *cli) writeExplanation(a *adminv1.ExplainRestartResponse) error {
-	facts := &facts{}
-	facts.add("pod", podText(a))
-	facts.add("agent", agentText(a))
+func (c *cli) writeExplanation(a *adminv1.ExplainRestartResponse) {
+	facts := &printer.Facts{}
+	facts.Add("pod", podText(a))
+	facts.Add("agent", agentText(a))
 	w := a.GetWorkload()
-	facts.add("workload", w.GetName())
-	facts.add("  pods", fmt.Sprintf("%d desired, %d available", w.GetReplicas(), w.GetAvailable()))
-	facts.add("  may lose", fmt.Sprintf("%d at a time: %s", w.GetMaxUnavailable(), w.GetSource()))
-	facts.add("  in progress", strconv.FormatUint(uint64(w.GetInProgress()), 10))
+	facts.Add("workload", w.GetName())
+	facts.Add("  pods", fmt.Sprintf("%d desired, %d available", w.GetReplicas(), w.GetAvailable()))
+	facts.Add("  may lose", fmt.Sprintf("%d at a time: %s", w.GetMaxUnavailable(), w.GetSource()))
+	facts.Add("  in progress", strconv.FormatUint(uint64(w.GetInProgress()), 10))
 	if w.GetUnhelpful() {
-		facts.add("  waits", "restarts have not helped: it waits for another pod template, or for sondectl restarts release "+w.GetName())
+		facts.Add("  waits", "restarts have not helped: it waits for another pod template, or for sondectl restarts release "+w.GetName())
 	}
 	for _, container := range a.GetContainers() {
-		facts.addContainer(container, a.GetRound())
+		addContainer(facts, container, a.GetRound())
 	}
-	if err := (&printer.Columns{}).Write(&c.out, facts.rows); err != nil {
-		return err
-	}
-	return c.writeGrants(w)
-}
-
-// facts are lines of a name and a text each.
-type facts struct{ rows []printer.Row }
-
-func (f *facts) add(name, text string) {
-	f.rows = append(f.rows, printer.Row{Cells: []string{name + ":", text}})
+	facts.Write(&c.out)
+	c.writeGrants(w)
 }
 
 func podText(a *adminv1.ExplainRestartResponse) string {
@@ -114,7 +93,7 @@ func podText(a *adminv1.ExplainRestartResponse) string {
 
 // agentText says whether the agent can hold failures back, and hears of grants.
 func agentText(a *adminv1.ExplainRestartResponse) string {
-	phase, since := agentPhase(a.GetAgent()), timeSince(a.GetAgent().GetSince())
+	phase, since := describe.Phase(a.GetAgent()), describe.Since(a.GetAgent().GetSince())
 	switch {
 	case phase == "":
 		return "not known to the control plane: what its checks find is not known, and it is told of no grant"
@@ -128,36 +107,36 @@ func agentText(a *adminv1.ExplainRestartResponse) string {
 	return fmt.Sprintf("%s for %s: it has no session, so that what its checks find now is not known, and it is told of no grant", phase, since)
 }
 
-func (f *facts) addContainer(c *adminv1.GuardedContainer, round *adminv1.RestartRound) {
-	f.add("container", fmt.Sprintf("%s, restart count %d", c.GetName(), c.GetRestarts()))
+func addContainer(f *printer.Facts, c *adminv1.GuardedContainer, round *adminv1.RestartRound) {
+	f.Add("container", fmt.Sprintf("%s, restart count %d", c.GetName(), c.GetRestarts()))
 	check := map[adminv1.GuardedContainer_Check]string{adminv1.GuardedContainer_PASSES: "passes", adminv1.GuardedContainer_FAILS: "fails"}[c.GetCheck()]
 	switch {
 	case check == "":
 		check = "not known: its agent has said nothing of it"
 	case c.GetCheck() == adminv1.GuardedContainer_FAILS:
-		check = fmt.Sprintf("fails for %s: %s", timeSince(c.GetSince()), c.GetFailure())
+		check = fmt.Sprintf("fails for %s: %s", describe.Since(c.GetSince()), c.GetFailure())
 	}
-	f.add("  check", check)
+	f.Add("  check", check)
 	r := c.GetRestart()
 	if r == nil {
-		f.add("  state", "neither fails nor restarts")
+		f.Add("  state", "neither fails nor restarts")
 		return
 	}
-	f.add("  state", fmt.Sprintf("%s for %s", restartState(r.GetState()), timeSince(r.GetSince())))
-	f.add("  why", r.GetWhy())
+	f.Add("  state", fmt.Sprintf("%s for %s", restartState(r.GetState()), describe.Since(r.GetSince())))
+	f.Add("  why", r.GetWhy())
 	d := r.GetDecision()
 	if d == nil || r.GetState() == adminv1.Restart_RESTARTING {
 		return
 	}
-	f.add("  decided", fmt.Sprintf("%s (%s), %s by %s, epoch %d", d.GetVerdict(), d.GetReason(), agoText(round.GetAt()), round.GetReplica(), round.GetEpoch()))
-	f.add("  needs", d.GetNeeds())
+	f.Add("  decided", fmt.Sprintf("%s (%s), %s by %s, epoch %d", d.GetVerdict(), d.GetReason(), agoText(round.GetAt()), round.GetReplica(), round.GetEpoch()))
+	f.Add("  needs", d.GetNeeds())
 }
 
-func (c *cli) writeGrants(w *adminv1.RestartWorkload) error {
+func (c *cli) writeGrants(w *adminv1.RestartWorkload) {
 	c.out.WriteByte('\n')
 	if len(w.GetGrants()) == 0 {
 		c.out.WriteString("no restart of the workload was granted within the last hour\n")
-		return nil
+		return
 	}
 	rows := make([]printer.Row, 0, len(w.GetGrants()))
 	for _, g := range w.GetGrants() {
@@ -166,13 +145,10 @@ func (c *cli) writeGrants(w *adminv1.RestartWorkload) error {
 			agoText(g.GetGranted()), agoText(g.GetSpent()), agoText(g.GetJudged()), agoText(g.GetEnded()),
 		}})
 	}
-	if err := printer.WriteTable(&c.out, []string{"POD", "CONTAINER", "RESTARTS", "OUTCOME", "PLACE", "GRANTED", "RESTARTED", "JUDGED", "ENDED"}, rows); err != nil {
-		return err
-	}
+	printer.WriteTable(&c.out, []string{"POD", "CONTAINER", "RESTARTS", "OUTCOME", "PLACE", "GRANTED", "RESTARTED", "JUDGED", "ENDED"}, rows)
 	if n := w.GetLeftOut(); n > 0 {
 		fmt.Fprintf(&c.out, "and %d more: kubectl get restartgrants -n %s\n", n, namespaceOf(w.GetName()))
 	}
-	return nil
 }
 
 // outcomeText returns what has become of a grant, in one word, and whether that was in a dry run.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -35,11 +34,7 @@ WORKLOAD is Kind/namespace/name, as sondectl restarts writes it, or kind/name wi
 		if request.Workload = args[0]; request.Workload == "" {
 			return settings.Usagef("WORKLOAD: must not be empty")
 		}
-		var answer *adminv1.ReleaseRestartsResponse
-		err := c.call(cmd.Context(), func(ctx context.Context, api adminv1.AdminServiceClient) (err error) {
-			answer, err = api.ReleaseRestarts(ctx, request)
-			return err
-		})
+		answer, err := ask(cmd.Context(), c, adminv1.AdminServiceClient.ReleaseRestarts, request)
 		if err != nil {
 			return err
 		}

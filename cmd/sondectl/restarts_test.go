@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/describe"
 )
 
 // madeUpRestarts has containers of two namespaces, whose leader differs by namespace.
@@ -111,7 +112,7 @@ func TestRoundTexts(t *testing.T) {
 		"off":       {&adminv1.RestartRound{Mode: "off"}, []string{"the mode is off: the kubelet restarts containers by itself"}},
 		"later":     {&adminv1.RestartRound{Mode: "x"}, []string{`the mode is "x", which this sondectl does not know`}},
 	} {
-		if diff := cmp.Diff(tc.want, roundTexts(tc.round)); diff != "" {
+		if diff := cmp.Diff(tc.want, describe.Round(tc.round)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}

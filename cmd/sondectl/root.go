@@ -2,7 +2,9 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"io"
+	"net"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -10,8 +12,8 @@ import (
 
 	"github.com/sonde-mesh/sonde/cmd/sondectl/check"
 	"github.com/sonde-mesh/sonde/cmd/sondectl/cluster"
-	"github.com/sonde-mesh/sonde/cmd/sondectl/migration"
-	"github.com/sonde-mesh/sonde/cmd/sondectl/watched"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/migrate"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/watchdog"
 	"github.com/sonde-mesh/sonde/internal/buildinfo"
 	"github.com/sonde-mesh/sonde/internal/settings"
 )
@@ -19,6 +21,7 @@ import (
 const rootHelp = `sondectl shows the state of the control plane of a mesh, and works on files without it.
 
 Look at a running mesh:
+  sondectl status                                   is anything wrong, what, since when, and what to do next
   sondectl get proxies                              who is connected, what Envoy refused and why
   sondectl get services                             which endpoints are ready, which have a sidecar
   sondectl why pod/web-0 -n shop                    why a pod is not ready, not in the mesh or without traffic
@@ -64,9 +67,7 @@ Outside of Kubernetes they need its address and two files of its state directory
 admin-token, which authorises you:
   sondectl get meshes --ca-cert-file state/serving-ca.crt --token-file state/admin-token
 
-Each of these flags may also be a variable (SONDECTL_ADDRESS, SONDECTL_CA_CERT_FILE, SONDECTL_TOKEN_FILE; an empty one counts as none), or be
-kept in a context, which then comes before the kubeconfig:
-  sondectl config set-context prod --address cp.example:5681 --ca-cert-file serving-ca.crt --token-file admin-token
+Each of these flags may also be a variable: SONDECTL_ADDRESS, SONDECTL_CA_CERT_FILE, SONDECTL_TOKEN_FILE; an empty one counts as none.
 
 Every get, and why, also writes the problems of the control plane's store to stderr. A command that fails writes nothing to stdout, but validate -o json does. On a
 terminal control characters in names and texts are escaped.
@@ -78,7 +79,7 @@ Exit codes:
   3  the control plane cannot be reached, or is not ready
   4  rotate ca: the rotation is in progress
   5  migrate plan: there are findings or clashes; migrate status: pods are still to roll
-  6  health: a check of the control plane fails; check: a line is [fail]
+  6  status: something is wrong; health: a check of the control plane fails; check: a line is [fail]
 A command that a signal ends says nothing: a shell has 130 for SIGINT, and 143 for SIGTERM.`
 
 // envPrefix is what variables begin with.
@@ -86,7 +87,10 @@ const envPrefix = "SONDECTL_"
 
 // cli is one run of the program.
 type cli struct {
-	address, caFile, tokenFile, contextName, configFile string
+	// dial connects to the control plane and to API servers. Default: net.Dialer.DialContext, and the dialer of client-go.
+	dial func(ctx context.Context, network, address string) (net.Conn, error)
+
+	address, caFile, tokenFile string
 	// cluster says in which cluster the control plane is, if it is not at an address, and session reaches it there once a command has called it.
 	cluster cluster.Options
 	session *cluster.Session
@@ -94,8 +98,8 @@ type cli struct {
 	flags *pflag.FlagSet
 	// out is the output, which is held back until the command has succeeded.
 	out bytes.Buffer
-	// stdout gets at once what a command writes that does not end by itself.
-	stdout io.Writer
+	// stdout gets at once what a command writes that does not end by itself, and stderr notes.
+	stdout, stderr io.Writer
 }
 
 func (c *cli) root() *cobra.Command {
@@ -107,11 +111,10 @@ func (c *cli) root() *cobra.Command {
 		SilenceUsage:  true,
 	}
 	c.addConnectionFlags(root.PersistentFlags())
-	root.AddCommand(c.get(), c.inspect(), c.validate(), c.generate(), c.inject(), c.probes(), migration.Command(&c.out), watched.Command(&c.out, &c.cluster), check.Command(&c.out, check.Options{Cluster: c.clusterAlone, CallInCluster: c.callInCluster, Call: c.call, Meshes: c.completeMeshes}), c.drain(), c.undrain(), c.rotate(), c.health(), c.why(), c.restarts(), c.freeze(), c.thaw(), c.config())
+	root.AddCommand(c.get(), c.inspect(), c.validate(), c.generate(), c.inject(), c.probes(), migrate.Command(&c.out), watchdog.Command(&c.out, &c.cluster), check.Command(&c.out, check.Options{Cluster: c.clusterAlone, CallInCluster: c.callInCluster, Call: c.call, Meshes: c.completeMeshes}), c.drain(), c.undrain(), c.rotate(), c.health(), c.status(), c.why(), c.restarts(), c.freeze(), c.thaw())
 	buildinfo.Add(root)
-	settings.Must(root.RegisterFlagCompletionFunc(flagContext, c.completeContexts))
 	settings.Install(root, settings.Options{
-		Prefix: envPrefix, Variables: func(*cobra.Command) *pflag.FlagSet { return root.PersistentFlags() },
+		Prefix: envPrefix, Replaced: ofKuma(), Variables: func(*cobra.Command) *pflag.FlagSet { return root.PersistentFlags() },
 		Unknown: func(cmd *cobra.Command, variables []string) {
 			cmd.PrintErrf("sondectl: warning: unknown variables of the environment are ignored: %s\n", strings.Join(variables, ", "))
 		},

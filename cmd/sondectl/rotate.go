@@ -11,9 +11,9 @@ import (
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/describe"
 	"github.com/sonde-mesh/sonde/cmd/sondectl/exit"
 	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
-	"github.com/sonde-mesh/sonde/internal/settings"
 )
 
 // pollEvery is how often --wait asks the control plane.
@@ -26,8 +26,7 @@ func (c *cli) rotate() *cobra.Command {
 }
 
 func (c *cli) rotateCA() *cobra.Command {
-	request := &adminv1.RotateCARequest{}
-	wait, statusOnly := false, false
+	request := &adminv1.RotateCARequest{Mesh: mesh.DefaultMesh}
 	cmd := &cobra.Command{
 		Use:   "ca",
 		Short: "Replace the certificate authority of a mesh",
@@ -51,26 +50,31 @@ Exit code 0: done, or no rotation is in progress; 4: in progress.`,
   sondectl rotate ca --mesh shop --status`,
 		Args: cobra.NoArgs,
 	}
-	cmd.Flags().StringVar(&request.Mesh, "mesh", mesh.DefaultMesh, "`MESH` whose authority is replaced")
-	cmd.Flags().BoolVar(&request.Force, "force", false, "do not wait for silent proxies, in this step and the following ones")
-	cmd.Flags().BoolVar(&wait, "wait", false, "wait until it is done, with progress on stderr")
+	c.addMesh(cmd, &request.Mesh, "`MESH` whose authority is replaced")
+	c.rotates(cmd, &request.Force, "wait until it is done, with progress on stderr", func() rotated {
+		return rotated{"mesh " + request.GetMesh(), fmt.Sprintf("mesh %q", request.GetMesh()), meshSteps}
+	}, func(ctx context.Context) (*adminv1.Rotation, error) {
+		return ask(ctx, c, adminv1.AdminServiceClient.GetRotation, &adminv1.GetRotationRequest{Mesh: request.GetMesh()})
+	}, func(ctx context.Context) (*adminv1.Rotation, error) {
+		return ask(ctx, c, adminv1.AdminServiceClient.RotateCA, request)
+	})
+	return cmd
+}
+
+// rotates completes a command that starts a rotation by start, or looks at it by get.
+func (c *cli) rotates(cmd *cobra.Command, force *bool, waitUsage string, what func() rotated, get, start askRotation) {
+	wait, statusOnly := false, false
+	cmd.Flags().BoolVar(force, "force", false, "do not wait for silent proxies, in this step and the following ones")
+	cmd.Flags().BoolVar(&wait, "wait", false, waitUsage)
 	cmd.Flags().BoolVar(&statusOnly, "status", false, "show the progress of a rotation, and start none")
 	cmd.MarkFlagsMutuallyExclusive("status", "force")
-	settings.Must(cmd.RegisterFlagCompletionFunc("mesh", c.completeMeshes))
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		get := func(ctx context.Context, api adminv1.AdminServiceClient) (*adminv1.Rotation, error) {
-			return api.GetRotation(ctx, &adminv1.GetRotationRequest{Mesh: request.GetMesh()})
+		first := start
+		if statusOnly {
+			first = get
 		}
-		ask := get
-		if !statusOnly {
-			ask = func(ctx context.Context, api adminv1.AdminServiceClient) (*adminv1.Rotation, error) {
-				return api.RotateCA(ctx, request)
-			}
-		}
-		r := rotated{"mesh " + request.GetMesh(), fmt.Sprintf("mesh %q", request.GetMesh()), meshSteps}
-		return c.showRotation(cmd, r, ask, get, wait)
+		return c.showRotation(cmd, what(), first, get, wait)
 	}
-	return cmd
 }
 
 // rotated is what a rotation replaces: how its table begins, what errors call it, and its steps in words.
@@ -80,36 +84,31 @@ type rotated struct {
 }
 
 // askRotation asks the control plane for the progress of a rotation.
-type askRotation func(context.Context, adminv1.AdminServiceClient) (*adminv1.Rotation, error)
+type askRotation func(context.Context) (*adminv1.Rotation, error)
 
-// showRotation shows what ask returns, or with wait what get returns when there is nothing more to wait for.
-func (c *cli) showRotation(cmd *cobra.Command, what rotated, ask, get askRotation, wait bool) error {
-	rotation, err := c.askRotation(cmd.Context(), ask)
+// showRotation shows what first returns, or with wait what get returns when there is nothing more to wait for.
+func (c *cli) showRotation(cmd *cobra.Command, what rotated, first, get askRotation, wait bool) error {
+	rotation, err := first(cmd.Context())
 	if err == nil && wait {
-		rotation, err = c.waitForRotation(cmd, what, get, rotation)
+		rotation, err = waitForRotation(cmd, what, get, rotation)
 	}
 	if err != nil {
 		return err
 	}
 	c.out.WriteString(what.text(rotation))
-	if !isDone(rotation) {
-		return &exit.Error{Code: exit.Unfinished, Err: fmt.Errorf("the rotation of %s is under way", what.name)}
+	switch {
+	case isDone(rotation):
+		return nil
+	case rotation.GetPaused():
+		return &exit.Error{Code: exit.Unfinished, Err: fmt.Errorf("the rotation of %s has stopped before step 2, as it should, and goes on with --continue", what.name)}
 	}
-	return nil
-}
-
-func (c *cli) askRotation(ctx context.Context, ask askRotation) (rotation *adminv1.Rotation, err error) {
-	err = c.call(ctx, func(ctx context.Context, api adminv1.AdminServiceClient) (err error) {
-		rotation, err = ask(ctx, api)
-		return err
-	})
-	return rotation, err
+	return &exit.Error{Code: exit.Unfinished, Err: fmt.Errorf("the rotation of %s is under way", what.name)}
 }
 
 func isDone(r *adminv1.Rotation) bool { return r.GetStep() == adminv1.Rotation_IDLE }
 
 // waitForRotation polls until the rotation is done, or waits for its operator, and writes each change to stderr.
-func (c *cli) waitForRotation(cmd *cobra.Command, what rotated, get askRotation, now *adminv1.Rotation) (*adminv1.Rotation, error) {
+func waitForRotation(cmd *cobra.Command, what rotated, get askRotation, now *adminv1.Rotation) (*adminv1.Rotation, error) {
 	ctx := cmd.Context()
 	ticker := time.NewTicker(pollEvery)
 	defer ticker.Stop()
@@ -124,7 +123,7 @@ func (c *cli) waitForRotation(cmd *cobra.Command, what rotated, get askRotation,
 		case <-ticker.C:
 		}
 		var err error
-		if now, err = c.askRotation(ctx, get); err != nil {
+		if now, err = get(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -183,7 +182,7 @@ func proxyState(p *adminv1.Waiting) string {
 	if p.GetOutdated() {
 		state += ", it cannot follow: " + whatOutdatedNeed
 	}
-	if expires := timeUntil(p.GetCertificateExpires()); expires != "" {
+	if expires := describe.Until(p.GetCertificateExpires()); expires != "" {
 		state += ", its certificate ends in " + expires
 	}
 	return state

@@ -24,7 +24,6 @@ var servingSteps = map[adminv1.Rotation_Step]string{
 
 func (c *cli) rotateServingCA() *cobra.Command {
 	request := &adminv1.RotateServingCARequest{}
-	wait, statusOnly := false, false
 	cmd := &cobra.Command{
 		Use:   "serving-ca",
 		Short: "Replace the certificate authority of the control plane",
@@ -35,8 +34,8 @@ Envoys, the API servers that call the webhook, and sondectl verify it.
   2  the new authority signs
   3  every proxy, new pods, the webhook configurations and serving-ca.crt get the new authority alone
 
-Agents keep what they get in their work directories. An operator has to replace the copies of serving-ca.crt that contexts of
-sondectl and machines have: the rotation stops before step 2, until --continue says that they are replaced.
+Agents keep what they get in their work directories. An operator has to replace the copies of serving-ca.crt that
+operators and machines have: the rotation stops before step 2, until --continue says that they are replaced.
 
 Otherwise the control plane does the steps by itself. A step begins when all proxies whose certificates have not expired have
 done the one before. What it waits for is shown. --force does not wait for silent proxies. Those that the new authority began
@@ -45,30 +44,21 @@ to sign without are shown as missed until they come back.
 Without --status the command starts a rotation, or shows the progress of the current one. With --status it never starts
 one, as a script that polls should not.
 
-Exit code 0: done, or no rotation is in progress; 4: in progress.`,
+Exit code 0: done, or no rotation is in progress; 4: in progress, or stopped before step 2.`,
 		Example: `  sondectl rotate serving-ca --wait
   sondectl rotate serving-ca --continue --wait
   sondectl rotate serving-ca --force
   sondectl rotate serving-ca --status`,
 		Args: cobra.NoArgs,
 	}
-	cmd.Flags().BoolVar(&request.Force, "force", false, "do not wait for silent proxies, in this step and the following ones")
 	cmd.Flags().BoolVar(&request.Proceed, "continue", false, "do not stop before step 2: all copies of serving-ca.crt are replaced")
-	cmd.Flags().BoolVar(&wait, "wait", false, "wait until it is done, or stops before step 2, with progress on stderr")
-	cmd.Flags().BoolVar(&statusOnly, "status", false, "show the progress of a rotation, and start none")
-	cmd.MarkFlagsMutuallyExclusive("status", "force")
+	c.rotates(cmd, &request.Force, "wait until it is done, or stops before step 2, with progress on stderr", func() rotated {
+		return rotated{"serving CA", "the serving CA", servingSteps}
+	}, func(ctx context.Context) (*adminv1.Rotation, error) {
+		return ask(ctx, c, adminv1.AdminServiceClient.GetServingRotation, &adminv1.GetServingRotationRequest{})
+	}, func(ctx context.Context) (*adminv1.Rotation, error) {
+		return ask(ctx, c, adminv1.AdminServiceClient.RotateServingCA, request)
+	})
 	cmd.MarkFlagsMutuallyExclusive("status", "continue")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		get := func(ctx context.Context, api adminv1.AdminServiceClient) (*adminv1.Rotation, error) {
-			return api.GetServingRotation(ctx, &adminv1.GetServingRotationRequest{})
-		}
-		ask := get
-		if !statusOnly {
-			ask = func(ctx context.Context, api adminv1.AdminServiceClient) (*adminv1.Rotation, error) {
-				return api.RotateServingCA(ctx, request)
-			}
-		}
-		return c.showRotation(cmd, rotated{"serving CA", "the serving CA", servingSteps}, ask, get, wait)
-	}
 	return cmd
 }

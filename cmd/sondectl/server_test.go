@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -27,6 +26,7 @@ import (
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/identity/serving"
 	"github.com/sonde-mesh/sonde/identity/token"
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 	"github.com/sonde-mesh/sonde/meshview"
 	"github.com/sonde-mesh/sonde/store"
 )
@@ -34,13 +34,7 @@ import (
 // TestServer runs the commands that ask the control plane. Each script has its own admin server. Its view comes from the
 // script's mesh/; streams, agents and rotations are fakes.
 func TestServer(t *testing.T) {
-	testscript.RunT(inOrder{t}, testscript.Params{
-		Dir:                 "testdata/server",
-		Cmds:                commands(),
-		Setup:               startServer,
-		RequireExplicitExec: true,
-		RequireUniqueNames:  true,
-	})
+	runScripts(t, "testdata/server", startServer)
 }
 
 // startServer serves the admin API with a real authority, and sets FLAGS, DOWN (an address where nobody listens) and
@@ -62,29 +56,45 @@ func startServer(env *testscript.Env) error {
 	if err != nil {
 		return err
 	}
-	server, err := admin.NewServer(options)
+	n := virtual.NewNetwork()
+	stop, err := serveAdmin(n, options)
 	if err != nil {
 		return err
 	}
-	lis, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- server.Serve(ctx, lis) }()
 	env.Defer(func() {
-		cancel()
-		if err := <-ended; err != nil {
+		if err := stop(); err != nil {
 			panic(err) // the script has ended, so it cannot fail any more
 		}
 	})
+	env.Values[networkKey{}] = n
 	env.Setenv("DOWN", "127.0.0.1:1")
-	env.Setenv("AT", "--address="+lis.Addr().String())
+	env.Setenv("AT", "--address="+adminAt)
 	env.Setenv("CA", "--ca-cert-file="+filepath.Join(env.WorkDir, "state", "serving-ca.crt"))
 	env.Setenv("OTHER_CA", "--ca-cert-file="+filepath.Join(env.WorkDir, "other", "serving-ca.crt"))
 	env.Setenv("TOKEN", "--token-file="+filepath.Join(env.WorkDir, "state", "admin-token"))
 	return os.WriteFile(filepath.Join(env.WorkDir, "wrong-token"), []byte("wrong"), 0o600)
+}
+
+// adminAt is where the admin API is served.
+const adminAt = "127.0.0.1:5681"
+
+// serveAdmin serves the admin API until stop is called.
+func serveAdmin(n *virtual.Network, o admin.Options) (stop func() error, err error) {
+	server, err := admin.NewServer(o)
+	if err != nil {
+		return nil, err
+	}
+	l, err := n.Listen(context.Background(), "tcp", adminAt)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(ctx, l) }()
+	return func() error {
+		cancel()
+		return <-ended
+	}, nil
 }
 
 func options(ctx context.Context, dir string, state *store.State) (admin.Options, error) {
@@ -194,7 +204,7 @@ func madeUpStreams(context.Context) (streams map[mesh.ID][]*adminv1.Stream, miss
 
 func madeUpAgents() map[mesh.ID]*adminv1.Agent {
 	return map[mesh.ID]*adminv1.Agent{"default/web-1": {
-		Version: "0.1.0", EnvoyVersion: "1.40.0", CertificateExpires: timestamppb.New(time.Now().Add(23*time.Hour + 30*time.Minute)),
+		Version: "0.1.0", EnvoyVersion: "1.40.0", CertificateExpires: timestamppb.New(time.Now().Add(23*time.Hour + 29*time.Minute)),
 	}}
 }
 
@@ -304,7 +314,7 @@ func (s *steps) servingNow() *adminv1.Rotation {
 	case adminv1.Rotation_TRUST_BOTH:
 		r.Waiting = []*adminv1.Waiting{
 			{Mesh: "default", Name: "web-1", Outdated: true},
-			{Mesh: "shop", Name: "web-2", Silent: true, CertificateExpires: timestamppb.New(time.Now().Add(23*time.Hour + 30*time.Minute))},
+			{Mesh: "shop", Name: "web-2", Silent: true, CertificateExpires: timestamppb.New(time.Now().Add(23*time.Hour + 29*time.Minute))},
 		}
 		r.Others = []string{"caBundle of the webhook configurations\ndoes not have the CAs"}
 	case adminv1.Rotation_RENEW_LEAVES, adminv1.Rotation_TRUST_NEW:
@@ -320,7 +330,7 @@ func (s *steps) now() *adminv1.Rotation {
 	if s.next != adminv1.Rotation_IDLE {
 		r.Waiting = []*adminv1.Waiting{
 			{Name: "web-1"},
-			{Name: "web-2", Silent: true, CertificateExpires: timestamppb.New(time.Now().Add(23*time.Hour + 30*time.Minute))},
+			{Name: "web-2", Silent: true, CertificateExpires: timestamppb.New(time.Now().Add(23*time.Hour + 29*time.Minute))},
 		}
 	}
 	return r

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"strconv"
 
 	"github.com/spf13/cobra"
 
@@ -21,11 +22,13 @@ func (c *cli) validate() *cobra.Command {
 		Use:   "validate -f FILE|DIR|-",
 		Short: "Check files of Meshes, Dataplanes, Services and MeshServices, without any server",
 		Long: `Check Meshes, Dataplanes, Services and MeshServices as the control plane's store does, without any server. Problems are written to
-stderr, with file, document, line and field. Fields that are deprecated, or that Kuma has and Sonde lacks, are warnings.
+stderr, with file, document, line and field. Fields that are deprecated, or that Kuma has and Sonde lacks, are warnings,
+and so is a Mesh whose mtls enables no backend.
 What "sondectl get -o yaml" and "sondectl get -o json" write is taken, too; the field status is ignored there.
 
 In a directory the files *.yaml, *.yml and *.json are checked together: an object that occurs twice is an error, and so is
-the name of a mesh that does not exist. An outbound to a service that none of them has is a warning.
+the name of a mesh that does not exist. An outbound to a service that none of them has is a warning, and so is an inbound without a
+serviceProbe: it is unchecked, and gets traffic whether its application answers or not.
 
 With -o json or -o yaml all objects and problems are on stdout, whatever the exit code.
 
@@ -47,6 +50,7 @@ Exit code 0: all are valid, perhaps with warnings; 1: there is an error.`,
 		if err != nil {
 			return err
 		}
+		printProblems(cmd, unchecked(documents))
 		verb := "are"
 		if len(documents) == 1 {
 			verb = "is"
@@ -85,6 +89,29 @@ type problemText struct {
 	Message  string `json:"message"`
 }
 
+// unchecked warns of inbounds whose applications nobody checks. Of endpoints of a Service it does not: those cannot have a probe.
+func unchecked(documents []store.Document) []store.Problem {
+	var problems []store.Problem
+	for _, doc := range documents {
+		d, ok := doc.Object.(*mesh.Dataplane)
+		if !ok {
+			continue
+		}
+		var ports []string
+		for in := range d.Spec.Networking.ActiveInbounds() {
+			if d.Unchecked(in) && in.DeclaredReady() {
+				ports = append(ports, strconv.FormatUint(uint64(in.Port), 10))
+			}
+		}
+		if len(ports) > 0 {
+			problems = append(problems, store.Problem{Place: doc.Place, Severity: store.Warning, Err: fmt.Errorf(
+				"%s: dataplane %q has no serviceProbe at inbound %s: nobody checks the application, and it gets traffic whether it answers or not",
+				uncheckedWord, d.Name, mesh.Few(ports))})
+		}
+	}
+	return problems
+}
+
 // report writes what readObjects would, for programs.
 func (c *cli) report(cmd *cobra.Command, path string, mode mesh.ProbesMode, f printer.Format) error {
 	documents, problems, err := store.Read(path, cmd.InOrStdin(), mode)
@@ -92,6 +119,9 @@ func (c *cli) report(cmd *cobra.Command, path string, mode mesh.ProbesMode, f pr
 		return err
 	}
 	wrong := verdict(path, documents, problems)
+	if wrong == nil {
+		problems = append(problems, unchecked(documents)...)
+	}
 	v := validation{Valid: wrong == nil, Objects: []placedName{}, Problems: []problemText{}}
 	for _, d := range documents {
 		key := d.Object.Key()
@@ -104,13 +134,8 @@ func (c *cli) report(cmd *cobra.Command, path string, mode mesh.ProbesMode, f pr
 		}
 		v.Problems = append(v.Problems, text)
 	}
-	if f == printer.JSON {
-		err = printer.WriteJSON(&c.out, v)
-	} else {
-		err = printer.WriteYAML(&c.out, v)
+	if err := printer.Write(&c.out, f, v, nil); err != nil || wrong == nil {
+		return err
 	}
-	if err == nil && wrong != nil {
-		err = &exit.Error{Code: exit.Failed, Err: wrong, Output: true}
-	}
-	return err
+	return &exit.Error{Code: exit.Failed, Err: wrong, Output: true}
 }

@@ -70,7 +70,10 @@ type watcher struct {
 // show writes at once what differs from what was shown, at first everything. An object that is gone is written as it was, and said to
 // be removed.
 func (w *watcher) show(now *listing) error {
-	after := w.entries(now)
+	after, err := w.entries(now)
+	if err != nil {
+		return err
+	}
 	changed := &listing{}
 	var header []printer.Row
 	if w.shown == nil {
@@ -109,7 +112,8 @@ func (w *watcher) show(now *listing) error {
 func (w *watcher) write(out *bytes.Buffer, header []printer.Row, l *listing) error {
 	switch w.output.format {
 	case printer.Table, printer.Wide:
-		return w.columns.Write(out, append(header, w.output.rows(l)...))
+		w.columns.Write(out, append(header, w.output.rows(l)...))
+		return nil
 	case printer.Name:
 		writeNames(out, w.of, l)
 		return nil
@@ -148,18 +152,20 @@ func byName(entries []entry) map[string]entry {
 	return all
 }
 
-func (w *watcher) entries(l *listing) []entry {
+func (w *watcher) entries(l *listing) ([]entry, error) {
 	entries := make([]entry, len(l.rows))
 	for i := range l.rows {
 		var body bytes.Buffer
 		encoder := json.NewEncoder(&body)
 		encoder.SetEscapeHTML(false)
-		_ = encoder.Encode(l.documents[i]) // it has been JSON
+		if err := encoder.Encode(l.documents[i]); err != nil {
+			return nil, fmt.Errorf("encode an answer: %w", err)
+		}
 		name := l.rows[i].Cells[0]
 		if w.of.inMeshes {
 			name += "/" + w.of.name(l.rows[i])
 		}
 		entries[i] = entry{name: name, body: body.Bytes(), row: l.rows[i]}
 	}
-	return entries
+	return entries, nil
 }

@@ -3,24 +3,22 @@ package main
 import (
 	"bytes"
 	"context"
-	"errors"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/sonde-mesh/sonde/admin"
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/cmd/sondectl/exit"
 	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
-	"github.com/sonde-mesh/sonde/internal/logtest"
-	"github.com/sonde-mesh/sonde/internal/waittest"
+	"github.com/sonde-mesh/sonde/internal/testing/logtest"
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 	"github.com/sonde-mesh/sonde/store"
 )
 
@@ -77,105 +75,92 @@ func TestWatcher(t *testing.T) {
 	}
 }
 
-// await waits until a text has been written.
-func await(t *testing.T, out *logtest.Buffer, text string) {
-	t.Helper()
-	waittest.Until(t, 20*time.Second, "the output has "+text, func() error {
-		if got := out.String(); !strings.Contains(got, text) {
-			return errors.New(got)
-		}
-		return nil
-	})
-}
-
 // TestWatch watches over a change and a restart of the control plane, until its context ends, as by a signal.
 func TestWatch(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	if err := os.CopyFS(dir, os.DirFS("testdata/watch")); err != nil {
-		t.Fatal(err)
-	}
-	state, err := store.OpenState(filepath.Join(dir, "state"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = state.Close() })
-	o, err := options(t.Context(), dir, state)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var mu sync.Mutex
-	phase := adminv1.AgentState_CONNECTED
-	problems := []*adminv1.Problem{{File: "old.yaml", Text: "broken"}}
-	o.Problems = func() []*adminv1.Problem {
-		mu.Lock()
-		defer mu.Unlock()
-		return problems
-	}
-	o.AgentStates = func() map[mesh.ID]*adminv1.AgentState {
-		mu.Lock()
-		defer mu.Unlock()
-		return map[mesh.ID]*adminv1.AgentState{"default/web-1": {Phase: phase}}
-	}
-	stop, address := serveAdmin(t, o, "127.0.0.1:0")
-
-	ctx, signal := context.WithCancel(t.Context())
-	var stdout, stderr logtest.Buffer
-	ended := make(chan int, 1)
-	go func() {
-		ended <- run(ctx, []string{
-			"get", "proxies", "web-1", "--mesh=default", "-w", "--address=" + address,
-			"--ca-cert-file=" + filepath.Join(dir, "state", "serving-ca.crt"), "--token-file=" + filepath.Join(dir, "state", "admin-token"),
-		}, strings.NewReader(""), &stdout, &stderr)
-	}()
-	await(t, &stdout, "connected")
-	await(t, &stderr, "sondectl: store: error: old.yaml: broken\n")
-	mu.Lock()
-	phase, problems = adminv1.AgentState_STOPPED, []*adminv1.Problem{{File: "new.yaml", Document: 2, Line: 3, Warning: true, Text: "odd"}}
-	mu.Unlock()
-	await(t, &stdout, "stopped")
-	await(t, &stderr, "sondectl: store: warning: new.yaml, document 2, line 3: odd\nsondectl: store: resolved: error: old.yaml: broken\n")
-	stop()
-	await(t, &stderr, "asking again every 2s\n")
-	mu.Lock()
-	phase = adminv1.AgentState_LOST
-	mu.Unlock()
-	stop, _ = serveAdmin(t, o, address)
-	await(t, &stdout, "lost")
-	await(t, &stderr, "sondectl: the control plane answers again\n")
-	signal()
-	if code := <-ended; code != exit.OK {
-		t.Errorf("exit code = %d, want %d", code, exit.OK)
-	}
-	stop()
-	if n := strings.Count(stderr.String(), "odd"); n != 1 {
-		t.Errorf("the warning is there %d times, want once:\n%s", n, stderr.String())
-	}
-	if lines := strings.Count(stdout.String(), "\n"); strings.Count(stdout.String(), "NAME") != 1 || !strings.HasSuffix(stdout.String(), "\n") || lines < 4 {
-		t.Errorf("output is\n%s\nwant one header and three states", stdout.String())
-	}
-}
-
-// serveAdmin serves the admin API until stop is called.
-func serveAdmin(t *testing.T, o admin.Options, address string) (stop func(), at string) {
-	t.Helper()
-	server, err := admin.NewServer(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := net.Listen("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- server.Serve(ctx, l) }()
-	stop = sync.OnceFunc(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
+	synctest.Test(t, func(t *testing.T) {
+		ctx, signal := context.WithCancel(t.Context())
+		dir := t.TempDir()
+		if err := os.CopyFS(dir, os.DirFS("testdata/watch")); err != nil {
+			t.Fatal(err)
 		}
+		state, err := store.OpenState(filepath.Join(dir, "state"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = state.Close() })
+		o, err := options(ctx, dir, state)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var mu sync.Mutex
+		problems := []*adminv1.Problem{{File: "old.yaml", Text: "broken"}}
+		phase := adminv1.AgentState_CONNECTED
+		streams, missing := madeUpStreams(ctx)
+		agents := madeUpAgents()
+		o.Streams = func(context.Context) (map[mesh.ID][]*adminv1.Stream, []string) { return streams, missing } // since the same time
+		o.Agents = func() map[mesh.ID]*adminv1.Agent { return agents }
+		o.Problems = func() []*adminv1.Problem {
+			mu.Lock()
+			defer mu.Unlock()
+			return problems
+		}
+		o.AgentStates = func() map[mesh.ID]*adminv1.AgentState {
+			mu.Lock()
+			defer mu.Unlock()
+			return map[mesh.ID]*adminv1.AgentState{"default/web-1": {Phase: phase}}
+		}
+		n := virtual.NewNetwork()
+		serve := func() (stop func()) {
+			end, err := serveAdmin(n, o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return func() {
+				if err := end(); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+		stop := serve()
+		var stdout, stderr logtest.Buffer
+		ended := make(chan int, 1)
+		go func() {
+			ended <- on(n).run(ctx, []string{
+				"get", "proxies", "web-1", "--mesh=default", "-w", "--address=" + adminAt,
+				"--ca-cert-file=" + filepath.Join(dir, "state", "serving-ca.crt"), "--token-file=" + filepath.Join(dir, "state", "admin-token"),
+			}, strings.NewReader(""), &stdout, &stderr)
+		}()
+		says := func(what, row, errs string) {
+			t.Helper()
+			time.Sleep(watchEvery)
+			out, err := stdout.Take(), stderr.Take()
+			if !strings.Contains(out, row) || (out == "") != (row == "") || !strings.Contains(err, errs) || (err == "") != (errs == "") {
+				t.Errorf("%s: it writes %q and says %q, want %q and %q", what, out, err, row, errs)
+			}
+			if header := strings.Contains(out, "NAME"); header != (what == "the first") {
+				t.Errorf("%s: it writes a header: %t", what, header)
+			}
+		}
+		time.Sleep(watchEvery / 2) // each step below is halfway between two polls
+		says("the first", "connected", "sondectl: store: error: old.yaml: broken\n")
+		says("no change", "", "")
+		mu.Lock()
+		phase, problems = adminv1.AgentState_STOPPED, []*adminv1.Problem{{File: "new.yaml", Document: 2, Line: 3, Warning: true, Text: "odd"}}
+		mu.Unlock()
+		says("a change", "stopped", "sondectl: store: warning: new.yaml, document 2, line 3: odd\nsondectl: store: resolved: error: old.yaml: broken\n")
+		stop()
+		says("no control plane", "", "asking again every 2s\n")
+		says("still none", "", "")
+		mu.Lock()
+		phase = adminv1.AgentState_LOST
+		mu.Unlock()
+		stop = serve()
+		says("it is back", "lost", "sondectl: the control plane answers again\n")
+		says("no change again", "", "")
+		signal()
+		if code := <-ended; code != exit.OK {
+			t.Errorf("exit code = %d, want %d", code, exit.OK)
+		}
+		stop()
 	})
-	t.Cleanup(stop)
-	return stop, l.Addr().String()
 }

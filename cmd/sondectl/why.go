@@ -14,91 +14,119 @@ import (
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/cmd/sondectl/cluster"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/describe"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/names"
 	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/why"
 	"github.com/sonde-mesh/sonde/internal/settings"
 )
 
-const whyHelp = whyPodHelp + `
+const whyHelp = `Without a name it is sondectl status.
 
-Of each endpoint of the service or MeshService NAME, and of each inbound of the dataplane NAME, it says whether it gets traffic, and what speaks against it.
+` + whyPodHelp + `
+
+Of each endpoint of the service or MeshService NAME, and of each inbound of the dataplane NAME, it says whether it gets traffic, and what speaks against it; of
+each outbound of the dataplane whether its Envoy listens there, and whether the service that it goes to has an endpoint. KIND/NAME, as get -o name writes it, is
+of that kind alone; of mesh/NAME it is sondectl status --mesh NAME.
 
 KIND       service, meshservice or dataplane, where NAME is several of them
 SERVICE    a port of a MeshService is the service NAME_msvc_PORT
 ENDPOINT   address and port that clients connect to; none if the service has no endpoint
 DATAPLANE  whose inbound it is; none for an endpoint without a sidecar
-STATE      ready; draining: it gets traffic while no endpoint is ready; not-ready; no-endpoints; no-inbounds; no-ports; unknown: a proxy without a
-           dataplane. Each reason, and what else is wrong with the proxy, is on a line of its own. A MeshService without endpoints says which it
-           is: there is none of that name, it has not that port, it selects no Dataplane, or no inbound has its targetPort`
+STATE      ready; unchecked: as ready, and nobody checks its application; draining: it gets traffic while no endpoint is ready; stopped: its agent has drained and ended; not-ready;
+           outbound-ready: the application may call SERVICE there; outbound-not-ready: Envoy does not listen there; outbound-no-endpoints: Envoy listens, and
+           calls fail, since no endpoint of SERVICE gets traffic; no-endpoints; no-inbounds; no-ports; unknown: a
+           proxy without a dataplane. Each reason, what else is wrong with the proxy, and that one which drains gets traffic, is on a line of its own. A
+           MeshService without endpoints says which it is: there is none of that name, it has not that port, it selects no Dataplane, or no inbound has its targetPort`
 
 // finding is what why says of one endpoint.
 type finding struct {
 	// Kind of the object that was asked for.
-	Kind      string   `json:"kind"`
-	Mesh      string   `json:"mesh"`
-	Services  []string `json:"services,omitempty"`
-	Endpoint  string   `json:"endpoint,omitempty"`
-	Dataplane string   `json:"dataplane,omitempty"`
-	State     string   `json:"state"`
-	Reasons   []string `json:"reasons,omitempty"`
+	Kind      names.Kind `json:"kind"`
+	Mesh      string     `json:"mesh"`
+	Services  []string   `json:"services,omitempty"`
+	Endpoint  string     `json:"endpoint,omitempty"`
+	Dataplane string     `json:"dataplane,omitempty"`
+	State     string     `json:"state"`
+	// Serves is whether it gets traffic while draining.
+	Serves  bool     `json:"serves,omitempty"`
+	Reasons []string `json:"reasons,omitempty"`
 }
 
 func (c *cli) why() *cobra.Command {
 	filter := &adminv1.Filter{}
 	cmd := &cobra.Command{
-		Use:     "why NAME|pod/NAME",
+		Use:     "why [NAME|KIND/NAME]",
 		Short:   "Say why a pod is not ready, or why the endpoints of a service or a dataplane get traffic or not",
 		Long:    whyHelp,
-		Example: "  sondectl why pod/web-0 -n shop\n  sondectl why backend\n  sondectl why web-1 --mesh default -o json",
-		Args:    cobra.ExactArgs(1),
+		Example: "  sondectl why\n  sondectl why pod/web-0 -n shop\n  sondectl why backend\n  sondectl why dataplane/web-1 --mesh default -o json",
+		Args:    cobra.MaximumNArgs(1),
 	}
 	output := printer.AddFormat(cmd, printer.Table, printer.YAML, printer.JSON)
-	cmd.Flags().StringVar(&filter.Mesh, "mesh", "", "only in this `MESH`")
-	settings.Must(cmd.RegisterFlagCompletionFunc("mesh", c.completeMeshes))
+	c.addMesh(cmd, &filter.Mesh, "only in this `MESH`")
 	pods := c.newDrainTarget()
 	pods.objects.AddNamespace(cmd.Flags(), "a pod")
-	names := c.completeNames(filter, services(), meshServices(), dataplanes())
+	named := c.completeNames(filter, services, meshServices, dataplanes)
 	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		if strings.Contains(prefix, "/") {
+		if word, _, _ := strings.Cut(prefix, "/"); word != prefix && resourceOf(word) != nil {
 			return pods.completeTargets(cmd, args, prefix)
 		}
-		return names(cmd, args, prefix)
+		return named(cmd, args, prefix)
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		switch name, isPod, err := podOf(args[0]); {
+		ofMesh, ofPods := cmd.Flags().Changed("mesh"), cmd.Flags().Changed(cluster.FlagObjectsNamespace)
+		if len(args) == 0 {
+			return c.writeStatus(cmd.Context(), statusOf{filter.GetMesh(), cmd.Flags().Lookup(cluster.FlagObjectsNamespace).Value.String()}, output.Value, false)
+		}
+		kind, name, err := names.Parse(args[0], whyKinds...)
+		switch {
 		case err != nil:
 			return err
-		case isPod && cmd.Flags().Changed("mesh"):
-			return settings.Usagef("--mesh: is for NAME, and %q is a pod", args[0])
-		case isPod:
+		case (kind == names.Pod || kind == names.Mesh) && ofMesh:
+			return settings.Usagef("--mesh: is for NAME, and %q is a %s", args[0], kind)
+		case kind == names.Pod:
 			return c.whyPod(cmd, &pods.objects, name, output.Value)
-		case cmd.Flags().Changed(cluster.FlagObjectsNamespace):
+		case ofPods:
 			return settings.Usagef("--namespace: is for pod/NAME, and %q is a name", args[0])
+		case kind == names.Mesh:
+			return c.writeStatus(cmd.Context(), statusOf{mesh: name}, output.Value, false)
 		}
-		if filter.Name = args[0]; filter.Name == "" {
-			return settings.Usagef("NAME: must not be empty")
-		}
-		var found *subject
-		err := c.call(cmd.Context(), func(ctx context.Context, api adminv1.AdminServiceClient) (err error) {
-			found, err = askFor(ctx, api, filter)
-			return err
-		})
-		if err != nil {
-			return err
-		}
-		reportTail(cmd, found.services.GetTail())
-		if n := found.leftOut; n > 0 {
-			cmd.PrintErrf("sondectl: %d more proxies were not looked at: what is wrong with their agents is not shown\n", n)
-		}
-		all, err := found.findings(filter.Name)
-		if err != nil {
-			return err
-		}
-		if len(all) == 0 {
-			return notFound("service, meshservice or dataplane", filter, found.near(filter.Name))
-		}
-		return whyListing(all).write(&c.out, output.Value)
+		filter.Name = name
+		return c.whyNamed(cmd, filter, kind, output.Value)
 	}
 	return cmd
+}
+
+// whyKinds are the kinds that why reads.
+var whyKinds = []names.Kind{names.Service, names.MeshService, names.Dataplane, names.Mesh, names.Pod}
+
+// whyNamed writes what speaks against all that has the name, or what is of one kind.
+func (c *cli) whyNamed(cmd *cobra.Command, filter *adminv1.Filter, kind names.Kind, f printer.Format) error {
+	var found *subject
+	err := c.call(cmd.Context(), func(ctx context.Context, api adminv1.AdminServiceClient) (err error) {
+		found, err = askFor(ctx, api, filter)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	reportTail(cmd, found.services.GetTail())
+	if n := found.leftOut; n > 0 {
+		cmd.PrintErrf("sondectl: %d more proxies were not looked at: what is wrong with their agents is not shown\n", n)
+	}
+	all, err := found.findings(filter.GetName())
+	if err != nil {
+		return err
+	}
+	what := "service, meshservice or dataplane"
+	if kind != "" {
+		what = string(kind)
+		all = slices.DeleteFunc(all, func(f finding) bool { return f.Kind != kind })
+	}
+	if len(all) == 0 {
+		return notFound(what, filter, found.near(filter.GetName()))
+	}
+	return whyListing(all).write(&c.out, f)
 }
 
 func whyListing(all []finding) *listing {
@@ -110,7 +138,7 @@ func whyListing(all []finding) *listing {
 	for _, f := range all {
 		cells := []string{f.Mesh, printer.FirstFew(f.Services, ","), f.Endpoint, f.Dataplane, f.State}
 		if several {
-			cells = slices.Insert(cells, 0, f.Kind)
+			cells = slices.Insert(cells, 0, string(f.Kind))
 		}
 		l.documents = append(l.documents, f)
 		l.rows = append(l.rows, printer.Row{Cells: cells, Notes: f.Reasons})
@@ -124,12 +152,14 @@ type subject struct {
 	meshServices *adminv1.ListMeshServicesResponse
 	dataplanes   *adminv1.ListDataplanesResponse
 	proxies      map[mesh.ID]*adminv1.Proxy
+	// called are the services that outbounds of the dataplanes go to.
+	called map[mesh.ID]*adminv1.Service
 	// leftOut is how many proxies the control plane has not told of.
 	leftOut uint32
 }
 
 func askFor(ctx context.Context, api adminv1.AdminServiceClient, filter *adminv1.Filter) (*subject, error) {
-	s := &subject{proxies: map[mesh.ID]*adminv1.Proxy{}}
+	s := &subject{proxies: map[mesh.ID]*adminv1.Proxy{}, called: map[mesh.ID]*adminv1.Service{}}
 	var err error
 	if s.services, err = api.ListServices(ctx, &adminv1.ListServicesRequest{Filter: filter, Ports: true}); err != nil {
 		return nil, err
@@ -138,6 +168,9 @@ func askFor(ctx context.Context, api adminv1.AdminServiceClient, filter *adminv1
 		return nil, err
 	}
 	if s.dataplanes, err = api.ListDataplanes(ctx, &adminv1.ListDataplanesRequest{Filter: filter}); err != nil {
+		return nil, err
+	}
+	if err := s.askForCalled(ctx, api); err != nil {
 		return nil, err
 	}
 	of := filter
@@ -178,10 +211,10 @@ func (s *subject) findings(name string) ([]finding, error) {
 			continue // these are services
 		}
 		var head mesh.Meta
-		if err := json.Unmarshal(entry.GetObject(), &head); err != nil {
-			return nil, fmt.Errorf("decode a MeshService: %w", mesh.ExplainJSON("", entry.GetObject(), &head))
+		if err := decode(entry.GetObject(), &head); err != nil {
+			return nil, err
 		}
-		all = append(all, finding{Kind: meshServices().singular, Mesh: head.Mesh, State: "no-ports", Reasons: []string{"it has no port that a backendRef could name"}})
+		all = append(all, finding{Kind: names.MeshService, Mesh: head.Mesh, State: "no-ports", Reasons: []string{"it has no port that a backendRef could name"}})
 	}
 	for _, entry := range s.dataplanes.GetDataplanes() {
 		found, err := s.ofDataplane(entry)
@@ -193,7 +226,7 @@ func (s *subject) findings(name string) ([]finding, error) {
 	for _, id := range slices.Sorted(maps.Keys(s.proxies)) {
 		if p := s.proxies[id]; p.GetName() == name && !p.GetKnown() {
 			all = append(all, finding{
-				Kind: dataplanes().singular, Mesh: p.GetMesh(), Dataplane: name, State: "unknown",
+				Kind: names.Dataplane, Mesh: p.GetMesh(), Dataplane: name, State: "unknown",
 				Reasons: append([]string{"there is no such Dataplane, only a proxy that asks for it"}, reasons(adminv1.Endpoint_NOT_READY, "", "", p)...),
 			})
 		}
@@ -203,57 +236,81 @@ func (s *subject) findings(name string) ([]finding, error) {
 
 // ofService returns a finding for each endpoint of a service, or one for a service without any.
 func (s *subject) ofService(name string, svc *adminv1.Service) []finding {
-	kind, names := services().singular, []string{svc.GetName()}
+	kind, called := names.Service, []string{svc.GetName()}
 	if svc.GetName() != name {
-		kind = meshServices().singular
+		kind = names.MeshService
 	}
 	if len(svc.GetEndpoints()) == 0 {
-		return []finding{{Kind: kind, Mesh: svc.GetMesh(), Services: names, State: "no-endpoints", Reasons: svc.GetReasons()}}
+		return []finding{{Kind: kind, Mesh: svc.GetMesh(), Services: called, State: "no-endpoints", Reasons: svc.GetReasons()}}
 	}
 	all := make([]finding, 0, len(svc.GetEndpoints()))
 	for _, e := range svc.GetEndpoints() {
 		p := s.proxies[mesh.MakeID(svc.GetMesh(), e.GetDataplane())]
-		all = append(all, finding{kind, svc.GetMesh(), names, e.GetAddress(), e.GetDataplane(), stateOf(e.GetHealth()), reasons(e.GetHealth(), e.GetReason(), e.GetAddress(), p)})
+		serves := why.Nevertheless(svc, e)
+		f := finding{kind, svc.GetMesh(), called, e.GetAddress(), e.GetDataplane(), describe.Health(e.GetHealth()), serves != "", reasons(e.GetHealth(), e.GetReason(), e.GetAddress(), p)}
+		if f.Serves {
+			f.Reasons = append(f.Reasons, "it gets traffic nevertheless: "+serves)
+		}
+		if e.GetUnchecked() {
+			f.setUnchecked()
+		}
+		all = append(all, f)
 	}
 	return all
+}
+
+// setUnchecked marks the endpoint as unchecked.
+func (f *finding) setUnchecked() {
+	f.State = uncheckedWord
+	f.Reasons = append([]string{"nobody checks its application, there is no serviceProbe: it gets traffic whether it answers or not"}, f.Reasons...)
 }
 
 // ofDataplane returns a finding for each inbound of a Dataplane, or one for a Dataplane without any.
 func (s *subject) ofDataplane(entry *adminv1.Dataplane) ([]finding, error) {
 	var d mesh.Dataplane
-	if err := json.Unmarshal(entry.GetObject(), &d); err != nil {
-		return nil, fmt.Errorf("decode a Dataplane: %w", mesh.ExplainJSON("", entry.GetObject(), &d))
+	if err := decode(entry.GetObject(), &d); err != nil {
+		return nil, err
 	}
-	kind, p := dataplanes().singular, s.proxies[d.ID()]
-	all := make([]finding, 0, 1)
+	p := s.proxies[d.ID()]
+	all, outbounds := make([]finding, 0, 1), []finding(nil)
 	for i, in := range d.Spec.Networking.Inbound {
 		if i >= len(entry.GetInbounds()) {
 			break // the control plane has told less than it should
 		}
-		h := entry.GetInbounds()[i]
-		at := mesh.JoinHostPort(in.Address, in.Port)
-		f := finding{kind, d.Mesh, h.GetServices(), at, d.Name, stateOf(h.GetHealth()), reasons(h.GetHealth(), h.GetReason(), at, p)}
-		switch tag := in.Tags.Service(); {
-		case len(f.Services) == 0 && tag != "":
-			f.Services = []string{tag}
-		case len(f.Services) == 0 && in.State != mesh.InboundIgnored: // of such a one its state is reason enough
-			f.Reasons = append(f.Reasons, "no service has it: it has no tag "+mesh.TagService+", and no MeshService or Service names it")
-		}
-		all = append(all, f)
+		all = append(all, ofInbound(&d, &in, entry.GetInbounds()[i], p))
 	}
-	if len(all) == 0 {
+	if !entry.GetStopped() {
+		outbounds = s.ofOutbounds(&d, entry)
+	}
+	if len(all) == 0 && len(outbounds) == 0 {
 		reason := ""
 		if p.GetAgentState().GetPhase() == adminv1.AgentState_NEVER_JOINED {
 			reason = "its proxy has never joined"
 		}
-		all = append(all, finding{Kind: kind, Mesh: d.Mesh, Dataplane: d.Name, State: "no-inbounds", Reasons: reasons(adminv1.Endpoint_READY, reason, "", p)})
+		all = append(all, finding{Kind: names.Dataplane, Mesh: d.Mesh, Dataplane: d.Name, State: "no-inbounds", Reasons: reasons(adminv1.Endpoint_READY, reason, "", p)})
 	}
-	return all, nil
+	return append(all, outbounds...), nil
 }
 
-// stateOf returns a health as one word in lower case.
-func stateOf(h adminv1.Endpoint_Health) string {
-	return strings.ReplaceAll(strings.ToLower(h.String()), "_", "-")
+// ofInbound returns the finding for an inbound of a Dataplane, whose health is h.
+func ofInbound(d *mesh.Dataplane, in *mesh.Inbound, h *adminv1.InboundHealth, p *adminv1.Proxy) finding {
+	at := mesh.JoinHostPort(in.Address, in.Port)
+	f := finding{
+		names.Dataplane, d.Mesh, h.GetServices(), at, d.Name, describe.Health(h.GetHealth()), len(h.GetServes()) > 0, reasons(h.GetHealth(), h.GetReason(), at, p),
+	}
+	if f.Serves {
+		f.Reasons = append(f.Reasons, servesText(h))
+	}
+	if h.GetUnchecked() {
+		f.setUnchecked()
+	}
+	switch tag := in.Tags.Service(); {
+	case len(f.Services) == 0 && tag != "":
+		f.Services = []string{tag}
+	case len(f.Services) == 0 && in.State != mesh.InboundIgnored: // of such a one its state is reason enough
+		f.Reasons = append(f.Reasons, "no service has it: it has no tag "+mesh.TagService+", and no MeshService or Service names it")
+	}
+	return f
 }
 
 // reasons returns in words what speaks against an endpoint. p is nil without a sidecar.
@@ -271,19 +328,15 @@ func reasons(h adminv1.Endpoint_Health, reason, at string, p *adminv1.Proxy) []s
 	if p == nil {
 		return all
 	}
-	if why := connectionReason(p); why != "" {
+	if why := describe.Connection(p); why != "" {
 		all = append(all, why)
 	}
 	if refusal := p.GetAgentState().GetRefusal(); refusal != "" {
 		all = append(all, "cannot join: "+refusal)
 	}
-	for _, stream := range p.GetStreams() {
-		for _, t := range stream.GetTypes() {
-			for _, nack := range t.GetNacks() {
-				if !ofOtherInbound(nack, at) && !strings.Contains(reason, nack.GetReason()) {
-					all = append(all, nackNote(t.GetKind(), nack))
-				}
-			}
+	for kind, nack := range describe.Nacks(p) {
+		if !ofOtherInbound(nack, at) && !strings.Contains(reason, nack.GetReason()) {
+			all = append(all, describe.Nack(kind, nack))
 		}
 	}
 	return all
@@ -296,22 +349,10 @@ func ofOtherInbound(nack *adminv1.Nack, at string) bool {
 	return ok && err == nil && address != at
 }
 
-// connectionReason says that the agent of a proxy is not connected, or its Envoy is not; "" if they are. That no agent has ever joined is a
-// reason of the endpoint.
-func connectionReason(p *adminv1.Proxy) string {
-	state := p.GetAgentState()
-	down := p.GetAgent().GetEnvoyDown()
-	switch phase := state.GetPhase(); {
-	case phase == adminv1.AgentState_CONNECTED && down != "":
-		return "its Envoy does not run: " + down
-	case phase == adminv1.AgentState_LOST:
-		return fmt.Sprintf("not connected: the agent is lost for %s, and the endpoint stays", timeSince(state.GetSince()))
-	case phase == adminv1.AgentState_STOPPED:
-		return fmt.Sprintf("not connected: the agent has drained, and ended %s ago", timeSince(state.GetSince()))
-	case phase == adminv1.AgentState_RECONNECTING:
-		return "not connected: the session has just ended, or the control plane has just started, and the agent has not come back yet"
-	case phase == adminv1.AgentState_CONNECTED && len(p.GetStreams()) == 0:
-		return "its Envoy has no connection to this replica of the control plane"
+// decode decodes an object of the API.
+func decode(body []byte, into any) error {
+	if err := json.Unmarshal(body, into); err != nil {
+		return fmt.Errorf("decode an object: %w", mesh.ExplainJSON("", body, into))
 	}
-	return ""
+	return nil
 }

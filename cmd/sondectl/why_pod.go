@@ -18,18 +18,6 @@ const whyPodHelp = `Of pod/NAME it says in a paragraph why the pod is not ready,
 rights in the cluster, and asks the control plane. Below the paragraph are all findings in the order of a pod's life, each with what says so: a
 condition, a status, an event, the control plane; and for how long. Without the control plane it says what it could not ask.`
 
-// podOf returns the name of pod/NAME, and false for the name of something else. The error says what is allowed.
-func podOf(target string) (name string, is bool, err error) {
-	kind, name, named := strings.Cut(target, "/")
-	if !named {
-		return "", false, nil
-	}
-	if r := resourceOf(kind); r == nil || r.Resource != "pods" || name == "" || strings.Contains(name, "/") {
-		return "", false, settings.Usagef("%q: must be NAME or pod/NAME", target)
-	}
-	return name, true, nil
-}
-
 // whyPod writes what is wrong with a pod.
 func (c *cli) whyPod(cmd *cobra.Command, objects *cluster.Objects, name string, format printer.Format) error {
 	call, err := c.beside()
@@ -43,8 +31,7 @@ func (c *cli) whyPod(cmd *cobra.Command, objects *cluster.Objects, name string, 
 	if err != nil {
 		return err
 	}
-	reader := why.Reader{Client: in.Client, Explain: in.Explain}
-	facts, err := reader.Read(cmd.Context(), objects.NamespaceIn(in), name)
+	facts, err := why.Read(cmd.Context(), in, objects.NamespaceIn(in), name)
 	if err != nil {
 		return err
 	}
@@ -57,12 +44,5 @@ func (c *cli) whyPod(cmd *cobra.Command, objects *cluster.Objects, name string, 
 		}
 	}
 	report := why.Judge(facts)
-	switch format {
-	case printer.JSON:
-		return printer.WriteJSON(&c.out, report)
-	case printer.YAML:
-		return printer.WriteYAML(&c.out, report)
-	default:
-		return report.Write(&c.out)
-	}
+	return printer.Write(&c.out, format, report, func() { report.Write(&c.out) })
 }

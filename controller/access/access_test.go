@@ -24,7 +24,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// server is an API server to which all tokens are good. test/kube has a real one; this one takes its time, and counts.
+// server is an API server to which all tokens are good. test/real/kube has a real one; this one takes its time, and counts.
 type server struct {
 	// takes is how long it takes for each answer; hangs says that there is none.
 	takes time.Duration
@@ -104,7 +104,7 @@ func from(t *testing.T, address string) context.Context {
 }
 
 // advance moves the clock of a bubble.
-func advance(d time.Duration) { time.Sleep(d) } //nolint:forbidigo // the time of a bubble
+func advance(d time.Duration) { time.Sleep(d) }
 
 func TestAnswersAreRemembered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

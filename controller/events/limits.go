@@ -22,6 +22,11 @@ const (
 	// All objects together: what is beyond would be too much for the API server.
 	eventsPerSecond = 20
 	eventsBurst     = 200
+	// A namespace with fewer than these has a place among those that are kept from all others: one with failing pods must not silence the rest.
+	// Without others one has all but these, and so as many as eventsPerSecond.
+	namespaceBurst = 20
+	namespaceEvery = time.Second
+	eventsKept     = 100
 	// remembered is how many series, and how many objects, have a limiter, for longer than it takes until that has forgotten everything.
 	remembered  = 4096
 	rememberFor = objectBurst * objectEvery
@@ -31,6 +36,7 @@ const (
 type limits struct {
 	mu              sync.Mutex
 	series, objects buckets
+	namespaces      buckets
 	all             *rate.Limiter
 
 	log                     *slog.Logger
@@ -53,8 +59,9 @@ type series struct {
 func newLimits(log *slog.Logger) *limits {
 	oncePerMinute := func() *rate.Limiter { return rate.NewLimiter(rate.Every(time.Minute), 1) }
 	return &limits{
-		series: newBuckets(seriesEvery, seriesBurst), objects: newBuckets(objectEvery, objectBurst), all: rate.NewLimiter(eventsPerSecond, eventsBurst),
-		log: log, warnedObject: oncePerMinute(), warnedAll: oncePerMinute(),
+		series: newBuckets(seriesEvery, seriesBurst), objects: newBuckets(objectEvery, objectBurst), all: rate.NewLimiter(eventsPerSecond, eventsBurst+eventsKept),
+		namespaces: newBuckets(namespaceEvery, namespaceBurst),
+		log:        log, warnedObject: oncePerMinute(), warnedAll: oncePerMinute(),
 	}
 }
 
@@ -106,9 +113,9 @@ func (l *limits) allow(e *Event) bool {
 	if !known {
 		l.series.take(key)
 	}
-	if !l.all.Allow() {
+	if few := l.namespaces.take(e.Namespace); !few && l.all.Tokens() < eventsKept+1 || !l.all.Allow() {
 		if l.warnedAll.Allow() {
-			l.log.Warn("events dropped: there are too many", "perSecond", eventsPerSecond, "reason", e.Reason)
+			l.log.Warn("events dropped: there are too many", "perSecond", eventsPerSecond, "namespace", e.Namespace, "reason", e.Reason)
 		}
 		return false
 	}

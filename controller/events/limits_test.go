@@ -58,6 +58,37 @@ func TestEventsAreLimited(t *testing.T) {
 	})
 }
 
+// However many events one namespace has, those of others come through, and one that is alone has them all.
+func TestNamespacesShareEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		passed, _ := counting()
+		n := 0
+		of := func(namespace string) func(int) Event {
+			return func(int) Event {
+				n++
+				e := ofPod(fmt.Sprint("u", n), "ProbeFailed", "Timeout")
+				e.Namespace = namespace
+				return e
+			}
+		}
+		greedy, modest := 0, 0
+		for range 120 {
+			greedy += passed(40, of("greedy"))
+			modest += passed(1, of("modest"))
+			<-time.After(time.Second)
+		}
+		if modest != 120 {
+			t.Errorf("%d events of another namespace, want 120", modest)
+		}
+		if all := greedy + modest; all < 119*eventsPerSecond+eventsBurst || all > 120*eventsPerSecond+eventsBurst+eventsKept {
+			t.Errorf("%d events in two minutes, want %d a second", all, eventsPerSecond)
+		}
+		if late := passed(namespaceBurst, of("late")); late != namespaceBurst {
+			t.Errorf("%d events of one that comes later, want %d", late, namespaceBurst)
+		}
+	})
+}
+
 // An application that flaps for an hour costs one event a minute, and takes no other event of its pod away. That is no line of the log.
 func TestRepeatedEventsAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

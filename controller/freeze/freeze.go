@@ -5,7 +5,6 @@ package freeze
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"sync"
 	"time"
@@ -13,9 +12,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sonde-mesh/sonde/controller/events"
-	"github.com/sonde-mesh/sonde/controller/leader"
 	"github.com/sonde-mesh/sonde/controller/watch"
 	"github.com/sonde-mesh/sonde/health/heartbeat"
+	"github.com/sonde-mesh/sonde/internal/run"
 	"github.com/sonde-mesh/sonde/partition"
 )
 
@@ -63,7 +62,7 @@ type Options struct {
 	// Lease of the control plane, about which the events are.
 	Lease watch.Key
 	// Secrets keep the verdict for replicas that start when no other one runs. Default: none does.
-	Secrets    leader.Secrets
+	Secrets    Secrets
 	Mode       Mode
 	Registerer prometheus.Registerer
 	Logger     *slog.Logger
@@ -75,7 +74,7 @@ type Options struct {
 type Freeze struct {
 	o       Options
 	started time.Time
-	wake    chan struct{}
+	wake    run.Signal
 
 	mu      sync.Mutex
 	mode    Mode
@@ -86,7 +85,7 @@ type Freeze struct {
 
 // New returns a Freeze without a verdict. It panics if a metric is registered already.
 func New(o Options) *Freeze {
-	f := &Freeze{o: o, started: time.Now(), wake: make(chan struct{}, 1), verdict: &Verdict{}}
+	f := &Freeze{o: o, started: time.Now(), wake: run.NewSignal(), verdict: &Verdict{}}
 	if o.Registerer != nil {
 		o.Registerer.MustRegister(collector{f})
 	}
@@ -103,7 +102,7 @@ func (f *Freeze) Configure(m Mode) {
 	defer f.mu.Unlock()
 	f.mode = m
 	f.apply()
-	f.signal()
+	f.wake.Set()
 }
 
 // apply needs mu, so that a later verdict is applied later.
@@ -112,14 +111,6 @@ func (f *Freeze) apply() {
 		f.o.Apply(f.verdict.kept())
 	} else {
 		f.o.Apply(nil)
-	}
-}
-
-// signal has the leader judge now.
-func (f *Freeze) signal() {
-	select {
-	case f.wake <- struct{}{}:
-	default: // it has not seen the last one yet
 	}
 }
 
@@ -141,14 +132,6 @@ func (f *Freeze) Held() string {
 	return f.verdict.held()
 }
 
-// Hear takes over the verdict of another replica, unless the one that is known is newer.
-func (f *Freeze) Hear(v *Verdict) {
-	if f.take(v) {
-		f.o.Logger.Info("freeze heard", "epoch", v.Epoch, "count", v.Count, "lost", len(v.Lost), "zones", len(v.Zones))
-		f.o.Tell() // others may not hear who has told it
-	}
-}
-
 func (f *Freeze) take(v *Verdict) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -159,11 +142,3 @@ func (f *Freeze) take(v *Verdict) bool {
 	f.apply()
 	return true
 }
-
-// Errors of Order.
-var (
-	// ErrNotLeading is that another replica leads, or none.
-	ErrNotLeading = errors.New("this replica does not lead")
-	// ErrOff is that nothing is frozen.
-	ErrOff = errors.New("freeze.mode is off")
-)

@@ -20,6 +20,14 @@ const (
 	keepAgain   = 30 * time.Second
 )
 
+// Secrets keeps the verdict, which all replicas share. *secrets.Store implements it.
+type Secrets interface {
+	secret.Store
+	// Update replaces a secret of which the caller has read this version, and returns the new one. The error wraps secret.ErrConflict if
+	// it has another one by now, and fs.ErrNotExist if there is none.
+	Update(ctx context.Context, name string, data []byte, version string) (string, error)
+}
+
 // Load takes over the verdict that the secret has. Without it, others may know one.
 func (f *Freeze) Load(ctx context.Context) {
 	if f.o.Secrets == nil {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sonde-mesh/sonde/internal/run"
 	"github.com/sonde-mesh/sonde/partition"
 )
 
@@ -38,20 +39,13 @@ type leading struct {
 func (f *Freeze) Lead(ctx context.Context, epoch int64) error {
 	l := f.begin(epoch)
 	defer f.end(l)
-	tick := time.NewTicker(judgeEvery)
-	defer tick.Stop()
-	for {
+	for range run.EveryOr(ctx, judgeEvery, f.wake) {
 		f.o.Loop.Begin()
 		l.look(ctx, time.Now())
 		l.save(ctx, time.Now())
 		f.o.Loop.End()
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		case <-f.wake:
-		}
 	}
+	return nil
 }
 
 // begin goes on with the verdict that holds. Without one it judges nothing yet: there may be one that others know.

@@ -3,7 +3,6 @@ package freeze
 import (
 	"errors"
 	"maps"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -12,7 +11,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	peerv1 "github.com/sonde-mesh/sonde/api/peer/v1"
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 	"github.com/sonde-mesh/sonde/partition"
 )
 
@@ -58,7 +62,7 @@ func TestNextLeader(t *testing.T) {
 		stop := a.lead(t, 7)
 		w.lose("a")
 		<-time.After(warmUp + time.Second)
-		b.Hear(a.Verdict())
+		b.hear(a.Verdict())
 		stop() // without a leader the last verdict holds
 		<-time.After(time.Hour)
 		b.is(t, lostA)
@@ -71,19 +75,19 @@ func TestNextLeader(t *testing.T) {
 		}
 		// The one before does not know it yet.
 		stale := a.Verdict()
-		b.Hear(stale)
+		b.hear(stale)
 		if b.Verdict().Epoch != 8 {
 			t.Error("a lower epoch replaces a higher one")
 		}
-		a.Hear(b.Verdict())
+		a.hear(b.Verdict())
 		stopOld := a.lead(t, 7)
 		w.find()
 		<-time.After(time.Second)
 		if v := a.Verdict(); v.Epoch != 8 || len(v.Lost) == 0 {
 			t.Errorf("a leader of an earlier epoch judges: %+v", v)
 		}
-		if _, _, err := a.Order("b", true); !errors.Is(err, ErrNotLeading) {
-			t.Errorf("a leader of an earlier epoch takes an order: %v", err)
+		if done, err := a.Order(orderTo("b", true)); done != nil || err != nil {
+			t.Errorf("a leader of an earlier epoch takes an order: %v, %v", done, err)
 		}
 		stopOld()
 	})
@@ -99,7 +103,7 @@ func TestLeaderThatHasHeardNothing(t *testing.T) {
 		w.lose("a")
 		<-time.After(warmUp - time.Second)
 		r.is(t, "")
-		r.Hear(&Verdict{Epoch: 6, Count: 3, Zones: []Zone{{"b", Nodes, epoch, All}}, Lost: []Loss{{Nodes, "b", partition.OneZone, epoch}}})
+		r.hear(&Verdict{Epoch: 6, Count: 3, Zones: []Zone{{"b", Nodes, epoch, All}}, Lost: []Loss{{Nodes, "b", partition.OneZone, epoch}}})
 		r.is(t, "b:nodes:10, lost nodes/b one-zone")
 		<-time.After(2 * time.Second)
 		if v := r.Verdict(); v.Epoch != 7 || len(v.Zones) != 2 {
@@ -125,21 +129,19 @@ func TestProxiesAlone(t *testing.T) {
 		}, time.Hour, ""},
 	}
 	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld()
-				r := w.replica(t, false)
-				defer r.lead(t, 7)()
-				<-time.After(warmUp + time.Second)
-				if w.asked > 0 {
-					t.Errorf("streams are asked for %d times while all sessions are open", w.asked)
-				}
-				w.lose("a")
-				w.set(func() { clear(w.unknown); tc.change(w) })
-				<-time.After(tc.wait)
-				r.is(t, tc.want)
-				r.keeps(t, map[string]int{}) // endpoints go by nodes
-			})
+		virtual.Run(t, name, func(t *testing.T) {
+			w := newWorld()
+			r := w.replica(t, false)
+			defer r.lead(t, 7)()
+			<-time.After(warmUp + time.Second)
+			if w.asked > 0 {
+				t.Errorf("streams are asked for %d times while all sessions are open", w.asked)
+			}
+			w.lose("a")
+			w.set(func() { clear(w.unknown); tc.change(w) })
+			<-time.After(tc.wait)
+			r.is(t, tc.want)
+			r.keeps(t, map[string]int{}) // endpoints go by nodes
 		})
 	}
 }
@@ -162,22 +164,22 @@ func TestOrders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		r := w.replica(t, false)
-		if _, _, err := r.Order("a", true); !errors.Is(err, ErrNotLeading) {
-			t.Errorf("Order() of one that does not lead: %v", err)
+		if done, err := r.Order(orderTo("a", true)); done != nil || err != nil {
+			t.Errorf("Order() of one that does not lead: %v, %v", done, err)
 		}
 		stop := r.lead(t, 7)
 		<-time.After(warmUp + time.Second)
 		for _, zone := range []string{"c", ""} {
-			_, _, err := r.Order(zone, true)
-			if unknown, is := errors.AsType[*UnknownZoneError](err); !is || !slices.Equal(unknown.Known, []string{"a", "b"}) {
+			_, err := r.Order(orderTo(zone, true))
+			if status.Code(err) != codes.NotFound || !strings.Contains(err.Error(), "that have pods of the mesh: a, b") {
 				t.Errorf("Order(%q): %v", zone, err)
 			}
 		}
 		order := func(zone string, frozen bool, kept int) {
 			t.Helper()
-			z, mode, err := r.Order(zone, frozen)
-			if err != nil || z.Kept != kept || mode != Enforce {
-				t.Errorf("Order(%q, %t) = %+v, %s, %v", zone, frozen, z, mode, err)
+			done, err := r.Order(orderTo(zone, frozen))
+			if err != nil || done.GetKeptPercent() != uint32(10*kept) || done.GetDryRun() || (done.GetSince() != nil) != (kept > 0) {
+				t.Errorf("Order(%q, %t) = %v, %v", zone, frozen, done, err)
 			}
 		}
 		order("a", true, All)
@@ -190,7 +192,7 @@ func TestOrders(t *testing.T) {
 		r.is(t, "a:operator:10, order a true")
 		stop()
 		next := w.replica(t, false)
-		next.Hear(r.Verdict())
+		next.hear(r.Verdict())
 		stop = next.lead(t, 8)
 		<-time.After(2 * warmUp)
 		next.is(t, "a:operator:10, order a true")
@@ -223,6 +225,10 @@ func TestOrders(t *testing.T) {
 	})
 }
 
+func orderTo(zone string, frozen bool) *adminv1.FreezeZoneRequest {
+	return &adminv1.FreezeZoneRequest{Zone: zone, Thaw: !frozen}
+}
+
 // Most of the mesh is lost, with half of zone c: what an operator thaws there stays so until the mesh is seen, also by the next leader.
 func TestOrdersOfALostMesh(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -239,26 +245,26 @@ func TestOrdersOfALostMesh(t *testing.T) {
 		w.lose("a")
 		w.lose("b")
 		<-time.After(time.Minute)
-		if z, _, err := r.Order("c", false); err != nil || z.Kept != 0 {
-			t.Errorf("Order() of a zone that is well = %+v, %v", z, err)
+		if done, err := r.Order(orderTo("c", false)); err != nil || done.GetKeptPercent() != 0 {
+			t.Errorf("Order() of a zone that is well = %v, %v", done, err)
 		}
 		for _, frozen := range []bool{true, false} { // as after maintenance
-			if _, _, err := r.Order("c", frozen); err != nil {
+			if _, err := r.Order(orderTo("c", frozen)); err != nil {
 				t.Error(err)
 			}
 		}
 		<-time.After(time.Minute)
 		r.is(t, "a:nodes:10, b:nodes:10, lost nodes/ all, lost nodes/a all, lost nodes/b all, lost proxies/ all, lost proxies/a all, lost proxies/b all")
 		half(true)
-		if z, _, err := r.Order("c", false); err != nil || z.Kept != All-1 {
-			t.Errorf("Order() = %+v, %v", z, err)
+		if done, err := r.Order(orderTo("c", false)); err != nil || done.GetKeptPercent() != 90 {
+			t.Errorf("Order() = %v, %v", done, err)
 		}
 		const thawed = "a:nodes:10, b:nodes:10, " + lost + ", order c false"
 		half(false)
 		r.is(t, thawed)
 		stop()
 		next := w.replica(t, false)
-		next.Hear(r.Verdict())
+		next.hear(r.Verdict())
 		stop = next.lead(t, 8)
 		half(true)
 		next.is(t, thawed)
@@ -281,6 +287,9 @@ func TestModes(t *testing.T) {
 		<-time.After(time.Second)
 		r.is(t, lostA)
 		r.keeps(t, nil)
+		if done, err := r.Order(orderTo("b", false)); err != nil || !done.GetDryRun() {
+			t.Errorf("Order() of a dry run = %v, %v", done, err)
+		}
 		if r.Held() != "" {
 			t.Errorf("a dry run holds: %q", r.Held())
 		}
@@ -288,7 +297,7 @@ func TestModes(t *testing.T) {
 		<-time.After(time.Second)
 		r.is(t, "")
 		r.keeps(t, nil)
-		if _, _, err := r.Order("a", true); !errors.Is(err, ErrOff) {
+		if _, err := r.Order(orderTo("a", true)); status.Code(err) != codes.FailedPrecondition {
 			t.Errorf("Order() while it is off: %v", err)
 		}
 		r.Configure(Enforce)
@@ -358,7 +367,7 @@ func TestSecret(t *testing.T) {
 func TestMetric(t *testing.T) {
 	w := newWorld()
 	r := w.replica(t, false)
-	r.Hear(&Verdict{Epoch: 1, Count: 1, Zones: []Zone{{"a", Nodes, epoch, 3}, {"b", Operator, epoch, All}}, Lost: []Loss{{Nodes, "", partition.All, epoch}, {Nodes, "a", partition.All, epoch}, {Proxies, "a", partition.All, epoch}}})
+	r.hear(&Verdict{Epoch: 1, Count: 1, Zones: []Zone{{"a", Nodes, epoch, 3}, {"b", Operator, epoch, All}}, Lost: []Loss{{Nodes, "", partition.All, epoch}, {Nodes, "a", partition.All, epoch}, {Proxies, "a", partition.All, epoch}}})
 	const want = `
 # HELP sonde_frozen 1 for each zone that is frozen or thaws (cause nodes or operator), and for each whose nodes or proxies are mostly not seen (nodes or proxies); zone is empty for the whole mesh, and for nodes without a zone.
 # TYPE sonde_frozen gauge
@@ -390,5 +399,29 @@ func TestValidate(t *testing.T) {
 		if err := v.Validate(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("Validate() = %v, want one with %q", err, want)
 		}
+	}
+}
+
+// What one replica tells, another one hears.
+func TestVerdictIsToldAsMessage(t *testing.T) {
+	w := newWorld()
+	a, b := w.replica(t, false), w.replica(t, false)
+	if m := a.Tell(); m != nil {
+		t.Errorf("Tell() without a verdict = %v", m)
+	}
+	v := &Verdict{
+		Epoch: 7, Count: 3, Lost: []Loss{{Proxies, "b", partition.OneZone, epoch}}, Zones: []Zone{{"a", Operator, epoch, 4}},
+		Orders: []Order{{"a", true, epoch}},
+	}
+	a.hear(v)
+	if err := b.Hear(a.Tell()); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(v, b.Verdict()); diff != "" {
+		t.Errorf("what was told (-want +got):\n%s", diff)
+	}
+	bad := &peerv1.Freeze{Epoch: 8, Count: 1, Zones: []*peerv1.FreezeZone{{Name: "a", By: "nobody", Kept: 10}}}
+	if err := b.Hear(bad); status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), `freeze.zones: "a", by "nobody"`) {
+		t.Errorf("Hear() of what no leader judges: %v", err)
 	}
 }

@@ -1,53 +1,53 @@
 package freeze
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// UnknownZoneError is that no node with pods of the mesh is in a zone.
-type UnknownZoneError struct {
-	Zone string
-	// Known are those with such nodes, sorted.
-	Known []string
-}
-
-// Error implements error.
-func (e *UnknownZoneError) Error() string {
-	if len(e.Known) == 0 {
-		return fmt.Sprintf("zone: %.100q: no node with pods of the mesh has the label topology.kubernetes.io/zone", e.Zone)
-	}
-	return fmt.Sprintf("zone: %.100q: must be one with nodes that have pods of the mesh: %s", e.Zone, strings.Join(e.Known, ", "))
-}
-
-// Order has the leader freeze or thaw a zone, and returns what the zone is then; Kept is 0 if it is not frozen and does not thaw. What is frozen so stays it
-// until it is thawed. What is thawed is not frozen again by the same loss.
-func (f *Freeze) Order(zone string, frozen bool) (Zone, Mode, error) {
+// Order has the leader freeze or thaw a zone. What is frozen so stays it until it is thawed. What is thawed is not
+// frozen again by the same loss. It returns nil if this replica does not lead, and its errors are gRPC statuses.
+func (f *Freeze) Order(r *adminv1.FreezeZoneRequest) (*adminv1.FreezeZoneResponse, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	l := f.leader
+	l, zone := f.leader, r.GetZone()
 	switch {
 	case l == nil || f.verdict.Epoch > l.epoch:
-		return Zone{}, f.mode, ErrNotLeading
+		return nil, nil //nolint:nilnil // another one may
 	case f.mode == Off:
-		return Zone{}, f.mode, ErrOff
+		return nil, status.Error(codes.FailedPrecondition,
+			"freeze.mode is off: nothing is frozen, set it to enforce or dryRun")
 	}
-	before := f.verdict
-	_, known := before.zone(zone)
-	if zone == "" || !known && !slices.Contains(l.zones, zone) {
-		known := slices.DeleteFunc(slices.Clone(l.zones), func(z string) bool { return z == "" })
-		slices.Sort(known)
-		return Zone{}, f.mode, &UnknownZoneError{zone, known}
+	if _, known := f.verdict.zone(zone); zone == "" || !known && !slices.Contains(l.zones, zone) {
+		return nil, unknownZone(zone, l.zones)
 	}
-	f.publishOrder(l, Order{Zone: zone, Frozen: frozen, Since: time.Now()})
-	f.signal()
-	z, is := f.verdict.zone(zone)
-	if !is {
-		z = Zone{Name: zone}
+	f.publishOrder(l, Order{Zone: zone, Frozen: !r.GetThaw(), Since: time.Now()})
+	f.wake.Set()
+	done := &adminv1.FreezeZoneResponse{DryRun: f.mode == DryRun}
+	if z, is := f.verdict.zone(zone); is {
+		done.KeptPercent, done.Since = uint32(z.Kept*100/All), timestamppb.New(z.Since)
 	}
-	return z, f.mode, nil
+	return done, nil
+}
+
+// unknownZone says that no node with pods of the mesh is in a zone.
+func unknownZone(zone string, zones []string) error {
+	known := slices.DeleteFunc(slices.Clone(zones), func(z string) bool { return z == "" })
+	slices.Sort(known)
+	if len(known) == 0 {
+		return status.Errorf(codes.NotFound,
+			"zone: %.100q: no node with pods of the mesh has the label topology.kubernetes.io/zone", zone)
+	}
+	return status.Errorf(codes.NotFound, "zone: %.100q: must be one with nodes that have pods of the mesh: %s%s",
+		zone, strings.Join(known, ", "), mesh.DidYouMean(zone, known))
 }
 
 // publishOrder makes an order one that holds. A zone that is frozen is so at once; one that is thawed begins to thaw. mu is held.

@@ -167,7 +167,7 @@ func (w *world) stream(zone string, n int) {
 	}
 }
 
-// memorySecrets are leader.Secrets.
+// memorySecrets are Secrets.
 type memorySecrets map[string]memorySecret
 
 type memorySecret struct {

@@ -5,230 +5,178 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/sonde-mesh/sonde/identity/secret"
+	coordination "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
-// secrets has the secret of the epoch.
-type secrets struct {
-	mu      sync.Mutex
-	data    []byte // nil for none
-	version int
-	refuse  error  // of each write
-	before  func() // is called before each write, with mu held
-}
+// now is the Unix time at which the clock of a bubble begins.
+const now = 946684800
 
-func (s *secrets) set(text string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.put([]byte(text))
-}
-
-func (s *secrets) remove() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.data = nil
-}
-
-func (s *secrets) refuseWrites(err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.refuse = err
-}
-
-func (s *secrets) put(data []byte) { s.data, s.version = data, s.version+1 }
-
-func (s *secrets) Read(context.Context, string) ([]byte, string, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.data == nil {
-		return nil, "", fs.ErrNotExist
+// take has a replica take the Lease of client, as LeaseLock does, and returns its epoch.
+func take(t *testing.T, client *leases, last int64) (int64, error) {
+	t.Helper()
+	var refused error
+	e := &epochs{LeaseInterface: client, o: options(client, "a"), last: last, refuse: func(err error) { refused = err }}
+	e.o.OldSecret = SecretName
+	lease, err := e.Get(t.Context(), LeaseName, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		lease = &coordination.Lease{ObjectMeta: metav1.ObjectMeta{Name: LeaseName}}
 	}
-	return s.data, strconv.Itoa(s.version), nil
-}
-
-func (s *secrets) Create(_ context.Context, _ string, data []byte) (string, error) {
-	return s.write(data, func() error {
-		if s.data != nil {
-			return fs.ErrExist
-		}
-		return nil
-	})
-}
-
-func (s *secrets) Update(_ context.Context, _ string, data []byte, version string) (string, error) {
-	return s.write(data, func() error {
-		switch {
-		case s.data == nil:
-			return fs.ErrNotExist
-		case version != strconv.Itoa(s.version):
-			return secret.ErrConflict
-		}
-		return nil
-	})
-}
-
-func (s *secrets) write(data []byte, check func() error) (string, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.before != nil {
-		s.before()
+	lease.Spec.HolderIdentity = new("a")
+	if err == nil {
+		_, err = e.Update(t.Context(), lease, metav1.UpdateOptions{})
+	} else {
+		_, err = e.Create(t.Context(), lease, metav1.CreateOptions{})
 	}
-	if err := errors.Join(s.refuse, check()); err != nil {
-		return "", err
+	if refused != nil && !errors.Is(err, refused) {
+		t.Errorf("error %v, refused for %v", err, refused)
 	}
-	s.put(data)
-	return strconv.Itoa(s.version), nil
+	return e.epoch, err
 }
 
 func TestTakeEpoch(t *testing.T) {
-	// The clock of a bubble begins at this time.
-	const now = 946684800
+	const most = "9007199254740992"
+	forbidden := apierrors.NewForbidden(corev1.Resource("secrets"), "sonde-leader", errors.New("no right"))
+	secret := func(text string) func() ([]byte, error) { return func() ([]byte, error) { return []byte(text), nil } }
+	broken := func(err error) func() ([]byte, error) { return func() ([]byte, error) { return nil, err } }
 	tests := map[string]struct {
-		kept  string // "" for none
+		kept  string                 // annotation of the Lease, "" for no Lease
+		old   func() ([]byte, error) // nil for no secret
 		least int64
 		want  int64
 		err   string
 	}{
 		"the first":                                   {want: now},
-		"after an earlier one":                        {kept: `{"epoch": 7}`, want: now},
-		"after one of a faster clock":                 {kept: fmt.Sprintf(`{"epoch": %d}`, now+10), want: now + 11},
-		"after one of this second":                    {kept: fmt.Sprintf(`{"epoch": %d}`, now), want: now + 1},
+		"after an earlier one":                        {kept: "7", want: now},
+		"after one of a faster clock":                 {kept: strconv.Itoa(now + 10), want: now + 11},
+		"after one of this second":                    {kept: strconv.Itoa(now), want: now + 1},
 		"deleted, and this replica knows a later one": {least: now + 20, want: now + 21},
-		"older than what this replica knows":          {kept: fmt.Sprintf(`{"epoch": %d}`, now+10), least: now + 20, want: now + 21},
-		"zero":                                        {kept: `{"epoch": 0}`, err: "take epoch: read secret \"leader\": epoch: 0: must be from 1 to 9007199254740992"},
-		"negative":                                    {kept: `{"epoch": -1}`, err: "epoch: -1: must be from 1 to 9007199254740992"},
-		"nothing":                                     {kept: `{}`, err: "epoch: 0: must be from 1"},
-		"too large":                                   {kept: `{"epoch": 9007199254740993}`, err: "epoch: 9007199254740993: must be from 1 to"},
-		"much too large":                              {kept: `{"epoch": 1e60}`, err: "epoch: "},
-		"the last one":                                {kept: `{"epoch": 9007199254740992}`, err: "epoch: 9007199254740993: must be from 1 to"},
-		"no number":                                   {kept: `{"epoch": "soon"}`, err: "epoch: "},
-		"garbage":                                     {kept: "\x00\xff", err: `read secret "leader": epoch: `},
+		"older than what this replica knows":          {kept: strconv.Itoa(now + 10), least: now + 20, want: now + 21},
+		"after that of an earlier release":            {old: secret(fmt.Sprintf(`{"epoch": %d, "replica": "b"}`, now+10)), want: now + 11},
+		"before that of a rolled back release":        {kept: strconv.Itoa(now + 10), old: secret(fmt.Sprintf(`{"epoch": %d}`, now+20)), want: now + 21},
+		"after that of a rolled back release":         {kept: strconv.Itoa(now + 20), old: secret(fmt.Sprintf(`{"epoch": %d}`, now+10)), want: now + 21},
+		"without the right to the old one":            {old: broken(forbidden), want: now},
+
+		"zero":              {kept: "0", err: `take epoch: read Lease "sonde-cp": annotation sonde.dev/epoch: 0: must be from 1 to ` + most},
+		"negative":          {kept: "-1", err: "annotation sonde.dev/epoch: -1: must be from 1 to " + most},
+		"too large":         {kept: "9007199254740993", err: "annotation sonde.dev/epoch: 9007199254740993: must be from 1 to " + most},
+		"much too large":    {kept: "1e60", err: `annotation sonde.dev/epoch: "1e60": must be an integer from 1 to ` + most},
+		"the last one":      {kept: most, err: "take epoch: 9007199254740993: must be from 1 to " + most},
+		"garbage":           {kept: "\x00\xff", err: `annotation sonde.dev/epoch: "\x00\xff": must be an integer`},
+		"old one zero":      {old: secret(`{"epoch": 0}`), err: `take epoch: read secret "leader": epoch: 0: must be from 1 to ` + most},
+		"old one nothing":   {old: secret(`{}`), err: `read secret "leader": epoch: 0: must be from 1`},
+		"old one no number": {old: secret(`{"epoch": "soon"}`), err: `read secret "leader": epoch: `},
+		"old one garbage":   {old: secret("\x00\xff"), err: `read secret "leader": epoch: `},
+		"old one unread":    {old: broken(errAway), err: `read secret "leader": connection refused`},
 	}
 	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := &secrets{}
-				if tc.kept != "" {
-					s.set(tc.kept)
+		virtual.Run(t, name, func(t *testing.T) {
+			client := &leases{old: tc.old}
+			if tc.kept != "" {
+				client.annotate(tc.kept)
+			}
+			got, err := take(t, client, tc.least)
+			if tc.err != "" {
+				if err == nil || !strings.Contains(err.Error(), tc.err) || client.epoch() != tc.kept || client.holder() != "" {
+					t.Errorf("epoch %d, %v with %q kept, holder %q, want %q", got, err, client.epoch(), client.holder(), tc.err)
 				}
-				got, err := takeEpoch(t.Context(), epochs{s, SecretName}, "a", tc.least)
-				if tc.err != "" {
-					if err == nil || !strings.Contains(err.Error(), tc.err) || string(s.data) != tc.kept {
-						t.Errorf("takeEpoch() = %d, %v with %q kept, want %q", got, err, s.data, tc.err)
-					}
-					return
-				}
-				if want := fmt.Sprintf(`{"epoch":%d,"replica":"a"}`, tc.want); err != nil || got != tc.want || string(s.data) != want {
-					t.Errorf("takeEpoch() = %d, %v with %q kept, want %s", got, err, s.data, want)
-				}
-			})
+				return
+			}
+			if err != nil || got != tc.want || client.epoch() != strconv.FormatInt(tc.want, 10) || client.holder() != "a" {
+				t.Errorf("epoch %d, %v with %q kept, holder %q, want %d", got, err, client.epoch(), client.holder(), tc.want)
+			}
 		})
 	}
 }
 
-// TestTakeEpochWithOthers has other writers be faster, for some time and for ever.
+// The Lease and its epoch are one write: who loses the Lease to another replica has taken no epoch.
 func TestTakeEpochWithOthers(t *testing.T) {
-	begin := time.Now().Unix() + 1000
-	other := func(n int64) []byte { return fmt.Appendf(nil, `{"epoch": %d}`, begin+n) }
-	tests := map[string]struct {
-		interfere func(s *secrets, n int64)
-		times     int64
-		want      int64
-	}{
-		"once":           {func(s *secrets, n int64) { s.put(other(n)) }, 1, begin + 2},
-		"often":          {func(s *secrets, n int64) { s.put(other(n)) }, maxConflicts - 1, begin + maxConflicts},
-		"too often":      {func(s *secrets, n int64) { s.put(other(n)) }, maxConflicts, 0},
-		"one deletes it": {func(s *secrets, _ int64) { s.data = nil }, 1, begin + 1},
-		"one deletes it, and another makes it": {func(s *secrets, n int64) {
-			if s.data == nil {
-				s.put(other(n))
-			} else {
-				s.data = nil
-			}
-		}, 2, begin + 3},
-	}
-	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			s := &secrets{data: other(0)}
-			n := int64(0)
-			s.before = func() {
-				if n++; n <= tc.times {
-					tc.interfere(s, n)
-				}
-			}
-			got, err := takeEpoch(t.Context(), epochs{s, SecretName}, "a", 0)
-			if tc.want == 0 {
-				if !errors.Is(err, secret.ErrConflict) {
-					t.Errorf("takeEpoch() = %d, %v, want a conflict", got, err)
-				}
-				return
-			}
-			if err != nil || got != tc.want {
-				t.Errorf("takeEpoch() = %d, %v, want %d", got, err, tc.want)
-			}
-		})
-	}
+	synctest.Test(t, func(t *testing.T) {
+		client := &leases{}
+		client.annotate("7")
+		client.before = func() {
+			client.before = nil
+			lease := client.lease.DeepCopy()
+			lease.Spec.HolderIdentity = new("b")
+			lease.Annotations[AnnotationEpoch] = strconv.Itoa(now + 10)
+			client.put(lease)
+		}
+		if got, err := take(t, client, 0); !apierrors.IsConflict(err) || got != 0 || client.holder() != "b" || client.epoch() != strconv.Itoa(now+10) {
+			t.Errorf("epoch %d, %v, %q has the Lease with %q, want a conflict", got, err, client.holder(), client.epoch())
+		}
+		if got, err := take(t, client, 0); err != nil || got != now+11 {
+			t.Errorf("epoch %d, %v, want the one after that of b", got, err)
+		}
+	})
 }
 
 // TestWithoutEpoch checks that a replica that cannot take an epoch does not lead, says so, lets others try, and leads once it can.
 func TestWithoutEpoch(t *testing.T) {
-	tests := map[string]struct{ spoil, repair func(*secrets) }{
-		"the secret is bad":            {func(s *secrets) { s.set(`{"epoch": 0}`) }, func(s *secrets) { s.remove() }},
-		"the secret cannot be written": {func(s *secrets) { s.refuseWrites(errors.New("forbidden")) }, func(s *secrets) { s.refuseWrites(nil) }},
+	tests := map[string]struct{ spoil, repair func(*leases) }{
+		"the annotation is bad": {func(l *leases) { l.annotate("0") }, func(l *leases) { l.annotate("") }},
+		"the old secret is bad": {
+			func(l *leases) { l.old = func() ([]byte, error) { return []byte(`{"epoch": 0}`), nil } },
+			func(l *leases) {
+				l.mu.Lock()
+				defer l.mu.Unlock()
+				l.old = nil
+			},
+		},
 	}
 	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				client := &leases{}
-				tc.spoil(&client.secrets)
-				epochs := make(chan int64, 1)
-				var log bytes.Buffer
-				o := options(client, "a")
-				o.Logger = slog.New(slog.NewTextHandler(&log, nil))
-				o.Tasks = []Task{func(ctx context.Context, epoch int64) error {
-					epochs <- epoch
-					<-ctx.Done()
-					return nil
-				}}
-				ctx, end := context.WithCancel(t.Context())
-				done := make(chan error, 1)
-				go func() { done <- Run(ctx, o) }()
-				time.Sleep(5 * time.Minute) //nolint:forbidigo // the time of a bubble
-				synctest.Wait()
-				if holder := client.holder(); len(epochs) != 0 || holder != "" {
-					t.Errorf("%d tasks run, %q has the Lease, want none: there is no epoch", len(epochs), holder)
-				}
-				if n := strings.Count(log.String(), "level=ERROR msg=\"not leading: the next epoch cannot be taken"); n < 10 || n > 35 {
-					t.Errorf("it tried %d times in 5 minutes, and says so:\n%s", n, &log)
-				}
-				tc.repair(&client.secrets)
-				time.Sleep(restPeriod + 2*retryPeriod) //nolint:forbidigo // the time of a bubble
-				synctest.Wait()
-				if len(epochs) != 1 {
-					t.Fatal("it does not lead, though it can")
-				}
-				if want := fmt.Sprintf("msg=leading replica=a epoch=%d", <-epochs); !strings.Contains(log.String(), want) {
-					t.Errorf("no %q in\n%s", want, &log)
-				}
-				end()
-				if err := <-done; err != nil {
-					t.Errorf("Run() = %v", err)
-				}
-			})
+		virtual.Run(t, name, func(t *testing.T) {
+			client := &leases{}
+			tc.spoil(client)
+			epochs := make(chan int64, 1)
+			var log bytes.Buffer
+			o := options(client, "a")
+			o.Logger = slog.New(slog.NewTextHandler(&log, nil))
+			o.Tasks = []Task{func(ctx context.Context, epoch int64) error {
+				epochs <- epoch
+				<-ctx.Done()
+				return nil
+			}}
+			ctx, end := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() { done <- Run(ctx, o) }()
+			time.Sleep(5 * time.Minute)
+			synctest.Wait()
+			if holder := client.holder(); len(epochs) != 0 || holder != "" {
+				t.Errorf("%d tasks run, %q has the Lease, want none: there is no epoch", len(epochs), holder)
+			}
+			if n := strings.Count(log.String(), "level=ERROR msg=\"not leading: it has no epoch that counts"); n < 10 || n > 35 {
+				t.Errorf("it tried %d times in 5 minutes, and says so:\n%s", n, &log)
+			}
+			tc.repair(client)
+			time.Sleep(restPeriod + 2*usual.Retry)
+			synctest.Wait()
+			if len(epochs) != 1 {
+				t.Fatal("it does not lead, though it can")
+			}
+			epoch := <-epochs
+			if want := fmt.Sprintf("msg=leading replica=a epoch=%d", epoch); !strings.Contains(log.String(), want) || client.epoch() != strconv.FormatInt(epoch, 10) {
+				t.Errorf("the Lease has %q; no %q in\n%s", client.epoch(), want, &log)
+			}
+			end()
+			if err := <-done; err != nil {
+				t.Errorf("Run() = %v", err)
+			}
 		})
 	}
 }
 
-// TestEpochsOfTerms has a replica lead three times: each term has a greater epoch, also if the secret was deleted within the second.
+// TestEpochsOfTerms has a replica lead three times: each term has a greater epoch, which the Lease has as long as it lasts, also if it was deleted.
 func TestEpochsOfTerms(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := &leases{}
@@ -239,26 +187,87 @@ func TestEpochsOfTerms(t *testing.T) {
 			<-ctx.Done()
 			return nil
 		}}
-		client.secrets.set(fmt.Sprintf(`{"epoch": %d}`, time.Now().Add(time.Hour).Unix())) // of a clock that is ahead
+		client.annotate(strconv.FormatInt(time.Now().Add(time.Hour).Unix(), 10)) // of a clock that is ahead
 		ctx, end := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- Run(ctx, o) }()
 		var last int64
-		for range 3 {
-			time.Sleep(leaseDuration) //nolint:forbidigo // the time of a bubble
-			if epoch := <-epochs; epoch <= last {
-				t.Errorf("epoch %d after %d", epoch, last)
-			} else {
-				last = epoch
+		has := func(what string) {
+			t.Helper()
+			if client.epoch() != strconv.FormatInt(last, 10) || client.holder() != "a" {
+				t.Errorf("%s: %q has the Lease with %q, want a and %d", what, client.holder(), client.epoch(), last)
 			}
-			client.secrets.remove()
+		}
+		for range 3 {
+			time.Sleep(usual.Lease)
+			epoch := <-epochs
+			if epoch <= last {
+				t.Errorf("epoch %d after %d", epoch, last)
+			}
+			last = epoch
+			has("renewed")
+			client.remove()
+			time.Sleep(2 * usual.Retry)
+			has("deleted")
+			client.annotate("")
+			time.Sleep(2 * usual.Retry)
+			has("its annotation removed")
+			client.remove()
 			client.away.Store(true)
-			time.Sleep(renewDeadline + 2*retryPeriod) //nolint:forbidigo // the time of a bubble
+			time.Sleep(usual.Renew + 2*usual.Retry)
 			client.away.Store(false)
 		}
+		time.Sleep(usual.Lease)
 		end()
 		if err := <-done; err != nil {
 			t.Errorf("Run() = %v", err)
 		}
+		if client.holder() != "" || client.epoch() == "" {
+			t.Errorf("released: %q has the Lease with %q", client.holder(), client.epoch())
+		}
 	})
+}
+
+// The annotation is changed while a replica leads: it puts back what the next leader could not follow, and makes way for a greater epoch.
+func TestEpochIsChanged(t *testing.T) {
+	for name, tc := range map[string]struct {
+		kept  string
+		terms int
+		want  int64
+	}{
+		"none":      {kept: "", terms: 1, want: now},
+		"garbage":   {kept: "soon", terms: 1, want: now},
+		"zero":      {kept: "0", terms: 1, want: now},
+		"too large": {kept: "9007199254740993", terms: 1, want: now},
+		"lower":     {kept: "7", terms: 1, want: now},
+		"greater":   {kept: strconv.Itoa(now + 1000), terms: 2, want: now + 1001},
+	} {
+		virtual.Run(t, name, func(t *testing.T) {
+			client := &leases{}
+			var terms []int64
+			leads := 0
+			o := options(client, "a")
+			o.Tasks = []Task{func(ctx context.Context, epoch int64) error {
+				terms = append(terms, epoch)
+				leads++
+				<-ctx.Done()
+				leads--
+				return nil
+			}}
+			ctx, end := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() { done <- Run(ctx, o) }()
+			time.Sleep(usual.Lease)
+			client.annotate(tc.kept)
+			time.Sleep(restPeriod + usual.Lease)
+			synctest.Wait()
+			if leads != 1 || len(terms) != tc.terms || terms[len(terms)-1] != tc.want || client.epoch() != strconv.FormatInt(tc.want, 10) {
+				t.Errorf("%d tasks run, of terms %d, and the Lease has %q, want %d terms, and the last of epoch %d", leads, terms, client.epoch(), tc.terms, tc.want)
+			}
+			end()
+			if err := <-done; err != nil {
+				t.Errorf("Run() = %v", err)
+			}
+		})
+	}
 }

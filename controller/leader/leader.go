@@ -14,18 +14,29 @@ import (
 	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
+
+	"github.com/sonde-mesh/sonde/internal/run"
 )
 
-// The times of the election, as Kubernetes' own components have them: another replica acts at most leaseDuration after the leader
-// has gone without releasing the Lease.
 const (
-	leaseDuration = 15 * time.Second
-	renewDeadline = 10 * time.Second
-	retryPeriod   = 2 * time.Second
 	// restPeriod is how long a replica that could take no epoch, or is not fit to lead, lets others try.
 	restPeriod = 10 * time.Second
 	fitPeriod  = time.Second
 )
+
+// Times of the election. Each is shorter than the one before it. The defaults are those of Kubernetes' own components.
+type Times struct {
+	// Lease is after what time another replica may lead, if the leader has gone without releasing the Lease. Default 15s.
+	Lease time.Duration
+	// Renew is how long a leader tries to renew the Lease before it stops leading. Default 10s.
+	Renew time.Duration
+	// Retry is the time between two tries. Default 2s.
+	Retry time.Duration
+}
+
+func (t Times) withDefaults() Times {
+	return Times{Lease: cmp.Or(t.Lease, 15*time.Second), Renew: cmp.Or(t.Renew, 10*time.Second), Retry: cmp.Or(t.Retry, 2*time.Second)}
+}
 
 // LeaseName is the name of the control plane's Lease.
 const LeaseName = "sonde-cp"
@@ -40,16 +51,19 @@ type Options struct {
 	Client coordinationv1.LeasesGetter
 	// Namespace of the Lease. Required.
 	Namespace string
-	// Lease is its name, default LeaseName. Secret is that of the secret with the epoch, default SecretName.
-	Lease, Secret string
+	// Lease is its name, default LeaseName. It has the epoch, too.
+	Lease string
 	// Identity of this replica, such as its pod's name. Required.
 	Identity string
-	// Secrets keep the epoch. Required.
-	Secrets Secrets
+	// OldEpoch has the secret OldSecret, default SecretName, in which an earlier release kept the epoch: the greater of both counts. Default: none has.
+	OldEpoch  OldEpoch
+	OldSecret string
 	// Tasks run while this replica is the leader. Each returns nil when its context ends.
 	Tasks []Task
 	// Fit returns why this replica should not lead, nil if it may. It is asked each second. Default: it may.
 	Fit func() error
+	// Times of the election.
+	Times Times
 	// Logger. Required.
 	Logger *slog.Logger
 }
@@ -57,49 +71,41 @@ type Options struct {
 // Run takes part in the election until ctx ends, and then releases the Lease. A replica that is no leader any more stops its tasks
 // and takes part again. One that cannot take an epoch or is not fit runs no task, releases the Lease, and takes part again later. The error is that of a task.
 func Run(ctx context.Context, o Options) error {
-	o.Lease, o.Secret = cmp.Or(o.Lease, LeaseName), cmp.Or(o.Secret, SecretName)
+	o.Lease, o.OldSecret, o.Times = cmp.Or(o.Lease, LeaseName), cmp.Or(o.OldSecret, SecretName), o.Times.withDefaults()
 	if o.Fit == nil {
 		o.Fit = func() error { return nil }
 	}
 	var last int64
 	for ctx.Err() == nil {
-		t := &term{o: o, epoch: last}
+		t := &term{o: o, epochs: &epochs{LeaseInterface: o.Client.Leases(o.Namespace), o: o, last: last}}
 		if err := t.run(ctx); err != nil {
 			return err
 		}
-		last = t.epoch
+		last = t.epochs.taken()
 		for again := t.refused; again && ctx.Err() == nil; again = o.Fit() != nil {
-			rest(ctx)
+			_ = run.Sleep(ctx, restPeriod) // the loop looks at ctx
 		}
 	}
 	return nil
 }
 
-func rest(ctx context.Context) {
-	timer := time.NewTimer(restPeriod)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
-}
-
 // term is one time that a replica waits to be the leader, and perhaps is.
 type term struct {
-	o Options
+	o      Options
+	epochs *epochs
 
 	mu      sync.Mutex // guards the rest
 	over    bool       // tasks must not start any more
 	tasks   sync.WaitGroup
 	failed  error
-	epoch   int64 // of this term, or the last one of this replica
-	refused bool  // it could take no epoch, or is not fit
+	refused bool // it could take no epoch, or is not fit
 }
 
 // run returns once the replica has led, or ctx has ended. The Lease is released after the tasks have ended, so that the next leader is
 // alone.
 func (t *term) run(ctx context.Context) error {
 	ctx, give := context.WithCancel(ctx)
+	t.epochs.refuse = func(err error) { t.refuse(ctx, give, err) }
 	var watching sync.WaitGroup
 	watching.Go(func() { t.watchFit(ctx, give) })
 	defer watching.Wait()
@@ -114,10 +120,10 @@ func (t *term) run(ctx context.Context) error {
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Name: t.o.Lease,
 		Lock: &resourcelock.LeaseLock{
-			LeaseMeta: metav1.ObjectMeta{Namespace: t.o.Namespace, Name: t.o.Lease}, Client: t.o.Client,
+			LeaseMeta: metav1.ObjectMeta{Namespace: t.o.Namespace, Name: t.o.Lease}, Client: t.epochs,
 			LockConfig: resourcelock.ResourceLockConfig{Identity: t.o.Identity},
 		},
-		LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod,
+		LeaseDuration: t.o.Times.Lease, RenewDeadline: t.o.Times.Renew, RetryPeriod: t.o.Times.Retry,
 		ReleaseOnCancel: true,
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(leading context.Context) {
@@ -140,12 +146,11 @@ func (t *term) run(ctx context.Context) error {
 
 // watchFit gives the term up once the replica is not fit, until ctx ends.
 func (t *term) watchFit(ctx context.Context, give func()) {
-	ticker := time.NewTicker(fitPeriod)
-	defer ticker.Stop()
-	for last := time.Now(); ; {
+	last := time.Now()
+	for range run.Every(ctx, fitPeriod) {
 		err := t.o.Fit()
-		// The elector of a process that was stopped tries to renew for renewDeadline before it knows that another one leads, and tasks would act meanwhile.
-		if stopped := time.Since(last); err == nil && stopped > renewDeadline {
+		// The elector of a process that was stopped tries to renew for Times.Renew before it knows that another one leads, and tasks would act meanwhile.
+		if stopped := time.Since(last); err == nil && stopped > t.o.Times.Renew {
 			err = fmt.Errorf("the process has not run for %s", stopped.Round(time.Second))
 		}
 		last = time.Now()
@@ -156,11 +161,6 @@ func (t *term) watchFit(ctx context.Context, give func()) {
 			t.mu.Unlock()
 			give()
 			return
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
 		}
 	}
 }
@@ -173,37 +173,32 @@ func (t *term) lead(ctx context.Context) {
 		return
 	}
 	t.tasks.Add(1)
-	last := t.epoch
 	t.mu.Unlock()
 	defer t.tasks.Done()
-	log := t.o.Logger.With("replica", t.o.Identity)
-	epoch, err := takeEpoch(ctx, epochs{t.o.Secrets, t.o.Secret}, t.o.Identity, last)
-	if err != nil {
-		t.refuse(ctx, log, err)
-		return
-	}
-	log = log.With("epoch", epoch)
+	epoch := t.epochs.taken()
+	log := t.o.Logger.With("replica", t.o.Identity, "epoch", epoch)
 	log.InfoContext(ctx, "leading")
 	group, ctx := errgroup.WithContext(ctx)
 	for _, task := range t.o.Tasks {
 		group.Go(func() error { return task(ctx, epoch) })
 	}
-	err = group.Wait()
+	err := group.Wait()
 	log.InfoContext(ctx, "not leading")
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.epoch, t.failed = epoch, err
+	t.failed = err
 }
 
-// refuse notes that the replica cannot lead, unless it has lost the Lease meanwhile.
-func (t *term) refuse(ctx context.Context, log *slog.Logger, err error) {
+// refuse ends a term without an epoch that counts, unless it ends anyway.
+func (t *term) refuse(ctx context.Context, end func(), err error) {
 	if ctx.Err() != nil {
 		return
 	}
-	log.ErrorContext(ctx, "not leading: the next epoch cannot be taken, another replica may try", "err", err, "retryAfter", restPeriod)
+	t.o.Logger.ErrorContext(ctx, "not leading: it has no epoch that counts, another replica may try", "replica", t.o.Identity, "err", err, "retryAfter", restPeriod)
 	t.mu.Lock()
-	defer t.mu.Unlock()
 	t.refused = true
+	t.mu.Unlock()
+	end()
 }
 
 // end waits for the tasks, which have to be ending, and has none start.

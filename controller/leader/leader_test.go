@@ -3,7 +3,9 @@ package leader
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"log/slog"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -15,18 +17,25 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
+
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// leases are those of an API server with one Lease. It has the secret of the epoch, too.
+// usual are the times of an election without Options.Times.
+var usual = Times{}.withDefaults()
+
+// leases are those of an API server with one Lease. It has the secret with the epoch of an earlier release, too.
 type leases struct {
 	coordinationv1.LeaseInterface
-	away    atomic.Bool
-	secrets secrets
+	away atomic.Bool
 
-	mu    sync.Mutex
-	lease *coordination.Lease
+	mu      sync.Mutex // guards the rest
+	lease   *coordination.Lease
+	version int
+	before  func()                 // is called before each write
+	old     func() ([]byte, error) // nil for no secret
 }
 
 var errAway = errors.New("connection refused")
@@ -46,17 +55,90 @@ func (l *leases) Get(context.Context, string, metav1.GetOptions) (*coordination.
 }
 
 func (l *leases) Create(_ context.Context, lease *coordination.Lease, _ metav1.CreateOptions) (*coordination.Lease, error) {
-	return l.Update(context.Background(), lease, metav1.UpdateOptions{})
+	return l.write(lease, func() error {
+		if l.lease != nil {
+			return apierrors.NewAlreadyExists(coordination.Resource("leases"), LeaseName)
+		}
+		return nil
+	})
 }
 
 func (l *leases) Update(_ context.Context, lease *coordination.Lease, _ metav1.UpdateOptions) (*coordination.Lease, error) {
+	return l.write(lease, func() error {
+		switch {
+		case l.lease == nil:
+			return apierrors.NewNotFound(coordination.Resource("leases"), LeaseName)
+		case l.lease.ResourceVersion != lease.ResourceVersion:
+			return apierrors.NewConflict(coordination.Resource("leases"), LeaseName, errors.New("changed"))
+		}
+		return nil
+	})
+}
+
+func (l *leases) write(lease *coordination.Lease, check func() error) (*coordination.Lease, error) {
 	if l.away.Load() {
 		return nil, errAway
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.before != nil {
+		l.before()
+	}
+	if err := check(); err != nil {
+		return nil, err
+	}
+	l.put(lease)
+	return l.lease.DeepCopy(), nil
+}
+
+// put has a Lease be as it is given; the caller holds mu.
+func (l *leases) put(lease *coordination.Lease) {
+	l.version++
 	l.lease = lease.DeepCopy()
-	return lease, nil
+	l.lease.ResourceVersion = strconv.Itoa(l.version)
+}
+
+// annotate sets the epoch of the Lease, which need not exist. "" removes it.
+func (l *leases) annotate(value string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	lease := &coordination.Lease{ObjectMeta: metav1.ObjectMeta{Name: LeaseName}}
+	if l.lease != nil {
+		lease = l.lease.DeepCopy()
+	}
+	metav1.SetMetaDataAnnotation(&lease.ObjectMeta, AnnotationEpoch, value)
+	if value == "" {
+		lease.Annotations = nil
+	}
+	l.put(lease)
+}
+
+// remove deletes the Lease.
+func (l *leases) remove() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lease = nil
+}
+
+// epoch returns the annotation of the Lease.
+func (l *leases) epoch() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.lease == nil {
+		return ""
+	}
+	return l.lease.Annotations[AnnotationEpoch]
+}
+
+// Read implements OldEpoch.
+func (l *leases) Read(context.Context, string) ([]byte, string, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.old == nil {
+		return nil, "", fs.ErrNotExist
+	}
+	data, err := l.old()
+	return data, "1", err
 }
 
 // holder returns who has the Lease.
@@ -70,7 +152,7 @@ func (l *leases) holder() string {
 }
 
 func options(client *leases, identity string, tasks ...func(context.Context) error) Options {
-	o := Options{Client: client, Namespace: "sonde-system", Identity: identity, Secrets: &client.secrets, Logger: slog.New(slog.DiscardHandler)}
+	o := Options{Client: client, Namespace: "sonde-system", Identity: identity, OldEpoch: client, Logger: slog.New(slog.DiscardHandler)}
 	for _, task := range tasks {
 		o.Tasks = append(o.Tasks, func(ctx context.Context, _ int64) error { return task(ctx) })
 	}
@@ -89,7 +171,7 @@ func TestOneLeadsAfterTheOther(t *testing.T) {
 					t.Errorf("%s leads, and so does %s", name, other)
 				}
 				<-ctx.Done()
-				time.Sleep(3 * time.Second) //nolint:forbidigo // the time of a bubble
+				time.Sleep(3 * time.Second)
 				who.Store("")
 				return nil
 			}
@@ -98,9 +180,9 @@ func TestOneLeadsAfterTheOther(t *testing.T) {
 		second, endSecond := context.WithCancel(t.Context())
 		done := make(chan error, 2)
 		go func() { done <- Run(first, options(client, "a", task("a"))) }()
-		time.Sleep(time.Second) //nolint:forbidigo // the time of a bubble
+		time.Sleep(time.Second)
 		go func() { done <- Run(second, options(client, "b", task("b"))) }()
-		time.Sleep(10 * time.Second) //nolint:forbidigo // the time of a bubble
+		time.Sleep(10 * time.Second)
 		if who.Load() != "a" || client.holder() != "a" {
 			t.Errorf("%q leads, %q has the Lease, want a", who.Load(), client.holder())
 		}
@@ -108,7 +190,7 @@ func TestOneLeadsAfterTheOther(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Errorf("Run() of a = %v", err)
 		}
-		time.Sleep(3 * retryPeriod) //nolint:forbidigo // the time of a bubble
+		time.Sleep(3 * usual.Retry)
 		if who.Load() != "b" || client.holder() != "b" {
 			t.Errorf("%q leads, %q has the Lease, want b", who.Load(), client.holder())
 		}
@@ -121,41 +203,44 @@ func TestOneLeadsAfterTheOther(t *testing.T) {
 
 // The API server is away for minutes: the tasks stop, and start again when it is back.
 func TestAPIServerAway(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		client := &leases{}
-		var leading atomic.Bool
-		var times atomic.Int32
-		ctx, end := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() {
-			done <- Run(ctx, options(client, "a", func(ctx context.Context) error {
+	for name, times := range map[string]Times{"usual times": {}, "shorter times": {Lease: 3 * time.Second, Renew: 2 * time.Second, Retry: 400 * time.Millisecond}} {
+		virtual.Run(t, name, func(t *testing.T) {
+			client := &leases{}
+			var leading atomic.Bool
+			var terms atomic.Int32
+			o := options(client, "a", func(ctx context.Context) error {
 				leading.Store(true)
-				times.Add(1)
+				terms.Add(1)
 				<-ctx.Done()
 				leading.Store(false)
 				return nil
-			}))
-		}()
-		time.Sleep(time.Second) //nolint:forbidigo // the time of a bubble
-		if !leading.Load() {
-			t.Fatal("a does not lead")
-		}
-		client.away.Store(true)
-		time.Sleep(renewDeadline + 2*retryPeriod) //nolint:forbidigo // the time of a bubble
-		if leading.Load() {
-			t.Error("a leads, though its Lease may be another's")
-		}
-		time.Sleep(3 * time.Minute) //nolint:forbidigo // the time of a bubble
-		client.away.Store(false)
-		time.Sleep(leaseDuration + 2*retryPeriod) //nolint:forbidigo // the time of a bubble
-		if !leading.Load() || times.Load() != 2 {
-			t.Errorf("leads: %t, for the time number %d; want true, 2", leading.Load(), times.Load())
-		}
-		end()
-		if err := <-done; err != nil || leading.Load() {
-			t.Errorf("Run() = %v, leads: %t", err, leading.Load())
-		}
-	})
+			})
+			o.Times = times
+			times := times.withDefaults()
+			ctx, end := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() { done <- Run(ctx, o) }()
+			time.Sleep(time.Second)
+			if !leading.Load() {
+				t.Fatal("a does not lead")
+			}
+			client.away.Store(true)
+			time.Sleep(times.Renew + 2*times.Retry)
+			if leading.Load() {
+				t.Error("a leads, though its Lease may be another's")
+			}
+			time.Sleep(3 * time.Minute)
+			client.away.Store(false)
+			time.Sleep(times.Lease + 2*times.Retry)
+			if !leading.Load() || terms.Load() != 2 {
+				t.Errorf("leads: %t, for the time number %d; want true, 2", leading.Load(), terms.Load())
+			}
+			end()
+			if err := <-done; err != nil || leading.Load() {
+				t.Errorf("Run() = %v, leads: %t", err, leading.Load())
+			}
+		})
+	}
 }
 
 func TestTaskFails(t *testing.T) {
@@ -203,7 +288,7 @@ func TestNotFitToLead(t *testing.T) {
 		}
 		after := func(d time.Duration, a, b bool) {
 			t.Helper()
-			time.Sleep(d) //nolint:forbidigo // the time of a bubble
+			time.Sleep(d)
 			if leads["a"].Load() != a || leads["b"].Load() != b {
 				t.Errorf("a leads: %t, b leads: %t, want %t and %t", leads["a"].Load(), leads["b"].Load(), a, b)
 			}
@@ -216,22 +301,22 @@ func TestNotFitToLead(t *testing.T) {
 		})()
 		after(time.Minute, false, false)
 		unfit.Store(false)
-		after(restPeriod+2*retryPeriod, true, false)
+		after(restPeriod+2*usual.Retry, true, false)
 		unfit.Store(true)
 		endB := run("b", nil)
-		after(fitPeriod+3*retryPeriod, false, true)
+		after(fitPeriod+3*usual.Retry, false, true)
 		after(time.Minute, false, true)
 		endB()
 		after(time.Minute, false, false)
 		unfit.Store(false)
-		after(restPeriod+leaseDuration, true, false)
+		after(restPeriod+usual.Lease, true, false)
 	})
 }
 
 // One whose process was stopped for so long that another one may lead ends its tasks as it wakes, and not when its elector knows.
 func TestStoppedLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for stop, again := range map[time.Duration]bool{renewDeadline - 2*fitPeriod: false, renewDeadline + 2*fitPeriod: true} {
+		for stop, again := range map[time.Duration]bool{usual.Renew - 2*fitPeriod: false, usual.Renew + 2*fitPeriod: true} {
 			client := &leases{}
 			var leads atomic.Bool
 			var terms atomic.Int32
@@ -244,19 +329,19 @@ func TestStoppedLeader(t *testing.T) {
 				return nil
 			})
 			o.Fit = func() error {
-				time.Sleep(time.Duration(stopFor.Swap(0))) //nolint:forbidigo // the time of a bubble, in which nothing else can be stopped
+				time.Sleep(time.Duration(stopFor.Swap(0))) // nothing else can be stopped in a bubble
 				return nil
 			}
 			ctx, end := context.WithCancel(t.Context())
 			done := make(chan error, 1)
 			go func() { done <- Run(ctx, o) }()
-			time.Sleep(time.Minute) //nolint:forbidigo // the time of a bubble
+			time.Sleep(time.Minute)
 			stopFor.Store(int64(stop))
-			time.Sleep(stop + 2*fitPeriod) //nolint:forbidigo // the time of a bubble
+			time.Sleep(stop + 2*fitPeriod)
 			if leads.Load() == again {
 				t.Errorf("after %s: it leads: %t", stop, leads.Load())
 			}
-			time.Sleep(restPeriod + leaseDuration) //nolint:forbidigo // the time of a bubble
+			time.Sleep(restPeriod + usual.Lease)
 			if want := map[bool]int32{false: 1, true: 2}[again]; !leads.Load() || terms.Load() != want {
 				t.Errorf("after %s and a rest: it leads: %t, for the time number %d, want %d", stop, leads.Load(), terms.Load(), want)
 			}

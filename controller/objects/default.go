@@ -39,6 +39,9 @@ func (s *Objects) makeDefaultMesh(ctx context.Context) error {
 	if !apierrors.IsNotFound(err) {
 		return err //nolint:wrapcheck // it names the Secret
 	}
+	if s.o.Recorded()[mesh.DefaultMesh] != nil { // a lost Secret must not make a STRICT mesh PERMISSIVE
+		return nil
+	}
 	err = s.createDefaultMesh(ctx)
 	if err == nil {
 		s.o.Logger.InfoContext(ctx, "default mesh created, in PERMISSIVE mode")

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -17,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/types"
 	clientv1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 
@@ -24,6 +26,8 @@ import (
 	"github.com/sonde-mesh/sonde/api/v1alpha1"
 	"github.com/sonde-mesh/sonde/controller/watch"
 	"github.com/sonde-mesh/sonde/health/heartbeat"
+	"github.com/sonde-mesh/sonde/internal/cut"
+	"github.com/sonde-mesh/sonde/internal/run"
 )
 
 // Builder receives the objects, under the name of the source. Its methods return at once. *meshview.Builder implements it.
@@ -46,8 +50,12 @@ type Options struct {
 	Name string
 	// Secrets of the control plane's namespace keep that the default Mesh was made. Required.
 	Secrets clientv1.SecretInterface
+	// Recorded returns the meshes that exist without their Mesh, see identity.Authority.Recorded. Required.
+	Recorded func() map[string]*mesh.Mesh
 	// ProbesMode of Dataplanes that name none. Default unified.
 	ProbesMode mesh.ProbesMode
+	// Memory is how many bytes this process may use, of which a namespace has a share. Default 512 MiB.
+	Memory uint64
 	// Logger, default none.
 	Logger *slog.Logger
 	// Loop watches RunStatus. Default: none.
@@ -60,13 +68,13 @@ type Objects struct {
 	client     rest.Interface // for all but watches
 	meshes     *watch.Store[*v1alpha1.Mesh, record]
 	dataplanes *watch.Store[*v1alpha1.Dataplane, record]
-	wake       chan struct{}
+	wake       run.Signal // RunStatus has to look at what is unwritten
 
 	mu        sync.Mutex
 	unwritten map[reference]struct{} // objects whose status has to be looked at
 	missing   int                    // kinds whose first objects are not all there
 	passed    map[reference]mesh.Key // what the Builder has
-	invalid   map[reference]string   // what is wrong with others
+	invalid   map[reference]invalid  // what is wrong with others
 	names     map[string]bool        // of the Meshes
 }
 
@@ -78,7 +86,8 @@ type reference struct {
 
 // record is what is kept of an object.
 type record struct {
-	object     mesh.Object // as it is written
+	uid        types.UID
+	object     mesh.Object // as it is written, nil for one that does not count
 	generation int64
 	accepted   *metav1.Condition // its status now, nil if there is none
 }
@@ -98,19 +107,19 @@ func New(o Options) (*Objects, error) {
 	}
 	s := &Objects{
 		o: o, client: client, missing: 2, passed: map[reference]mesh.Key{}, names: map[string]bool{},
-		wake: make(chan struct{}, 1), unwritten: map[reference]struct{}{}, invalid: map[reference]string{},
+		wake: run.NewSignal(), unwritten: map[reference]struct{}{}, invalid: map[reference]invalid{},
 	}
 	s.meshes = watch.New(watch.Kind[*v1alpha1.Mesh, record]{
-		Client: watching, Resource: resourceMeshes, New: &v1alpha1.Mesh{}, Synced: s.kindSynced,
+		Client: watching, Resource: resourceMeshes, New: &v1alpha1.Mesh{}, Synced: s.kindSynced, Share: shareOf(o.Memory),
 		Record: func(m *v1alpha1.Mesh) (record, bool) {
-			return newRecord(&mesh.Mesh{Name: m.Name, Labels: m.Labels, Spec: *m.Spec.DeepCopy()}, m.Generation, m.Status), true
+			return newRecord(&mesh.Mesh{Name: m.Name, Labels: m.Labels, Spec: *m.Spec.DeepCopy()}, m, m.Status), true
 		},
 		Changed: func(key watch.Key, _, _ *record) { s.changed(reference{resourceMeshes, key}) },
 	})
 	s.dataplanes = watch.New(watch.Kind[*v1alpha1.Dataplane, record]{
-		Client: watching, Resource: resourceDataplanes, New: &v1alpha1.Dataplane{}, Synced: s.kindSynced,
+		Client: watching, Resource: resourceDataplanes, New: &v1alpha1.Dataplane{}, Synced: s.kindSynced, Share: shareOf(o.Memory),
 		Record: func(d *v1alpha1.Dataplane) (record, bool) {
-			return newRecord(dataplaneOf(d), d.Generation, d.Status), true
+			return newRecord(dataplaneOf(d), d, d.Status), true
 		},
 		Changed: func(key watch.Key, _, _ *record) { s.changed(reference{resourceDataplanes, key}) },
 	})
@@ -149,10 +158,11 @@ func dataplaneOf(d *v1alpha1.Dataplane) *mesh.Dataplane {
 	}
 }
 
-func newRecord(o mesh.Object, generation int64, status v1alpha1.Status) record {
-	r := record{object: o, generation: generation}
+func newRecord(o mesh.Object, of metav1.Object, status v1alpha1.Status) record {
+	r := record{uid: of.GetUID(), object: o, generation: of.GetGeneration()}
 	if c := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionAccepted); c != nil {
 		copied := *c
+		copied.Message = cut.Text(c.Message, maxMessage+1) // a longer one is none of ours
 		r.accepted = &copied
 	}
 	return r
@@ -160,6 +170,9 @@ func newRecord(o mesh.Object, generation int64, status v1alpha1.Status) record {
 
 // resolve returns the object that a record describes in the mesh, and all that is wrong with it.
 func (s *Objects) resolve(ref reference, r *record) (mesh.Object, error) {
+	if r.object == nil {
+		return nil, errors.New(beyondShare(s.o.Memory))
+	}
 	switch written := r.object.(type) {
 	case *mesh.Mesh:
 		m := written.DeepCopy()
@@ -194,16 +207,36 @@ func (s *Objects) Lost() watch.Loss { return watch.First(s.meshes.Lost(), s.data
 type Problem struct {
 	// Resource, such as meshes, Namespace and Name identify the object.
 	Resource, Namespace, Name string
+	UID                       types.UID
 	Text                      string
+	// Bounds says that it is beyond the bounds.
+	Bounds bool
+	// Since is when this replica has seen it first, zero for a Mesh that is lost.
+	Since time.Time
 }
 
-// Problems returns the objects that are not valid, sorted. Their last good content is used.
+// invalid is what is wrong with an object.
+type invalid struct {
+	uid    types.UID
+	text   string
+	since  time.Time
+	bounds bool
+}
+
+// Problems returns the invalid objects, whose last good content is used, and the lost Meshes, sorted.
 func (s *Objects) Problems() []Problem {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var all []Problem
-	for ref, text := range s.invalid {
-		all = append(all, Problem{Resource: ref.resource, Namespace: ref.Namespace, Name: ref.Name, Text: text})
+	for ref, is := range s.invalid {
+		all = append(all, Problem{Resource: ref.resource, Namespace: ref.Namespace, Name: ref.Name, UID: is.uid, Text: is.text, Bounds: is.bounds, Since: is.since})
+	}
+	if s.missing == 0 {
+		for name, m := range s.o.Recorded() {
+			if !s.names[name] {
+				all = append(all, Problem{Resource: resourceMeshes, Name: name, Text: m.LostError().Error()})
+			}
+		}
 	}
 	slices.SortFunc(all, func(a, b Problem) int {
 		return cmp.Or(strings.Compare(a.Resource, b.Resource), strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
@@ -219,19 +252,21 @@ func (s *Objects) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// Meshes returns the names of the Meshes, sorted, and false while they have not been read.
+// Meshes returns the sorted names of all meshes, with a Mesh or recorded, and false before the first read.
 func (s *Objects) Meshes() ([]string, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	names := make([]string, 0, len(s.names))
-	for name := range s.names {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names, s.missing == 0
+	return s.withRecorded(slices.Collect(maps.Keys(s.names))), s.missing == 0
 }
 
-// ReadMeshes returns the names of the Meshes that the API server has now.
+// withRecorded adds the recorded meshes, and sorts the names.
+func (s *Objects) withRecorded(names []string) []string {
+	names = slices.AppendSeq(names, maps.Keys(s.o.Recorded()))
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// ReadMeshes is Meshes with a fresh read of the API server.
 func (s *Objects) ReadMeshes(ctx context.Context) ([]string, error) {
 	var list v1alpha1.MeshList
 	if err := s.client.Get().Resource(resourceMeshes).Do(ctx).Into(&list); err != nil {
@@ -241,7 +276,7 @@ func (s *Objects) ReadMeshes(ctx context.Context) ([]string, error) {
 	for i := range list.Items {
 		names = append(names, list.Items[i].Name)
 	}
-	return names, nil
+	return s.withRecorded(names), nil
 }
 
 // changed passes an object on, if it is valid, and has its status looked at.
@@ -250,15 +285,7 @@ func (s *Objects) changed(ref reference) {
 	defer s.mu.Unlock()
 	now := s.get(ref) // in the order of the calls: two watches call
 	if ref.resource == resourceMeshes && s.names[ref.Name] != (now != nil) {
-		delete(s.names, ref.Name)
-		if now != nil {
-			s.names[ref.Name] = true
-		}
-		for other := range s.passed {
-			if other.resource == resourceDataplanes {
-				s.lookAt(other) // its mesh may be known now
-			}
-		}
+		s.meshCameOrWent(ref.Name, now != nil)
 	}
 	old, had := s.passed[ref]
 	if now == nil {
@@ -272,15 +299,29 @@ func (s *Objects) changed(ref reference) {
 	}
 	s.lookAt(ref)
 	o, err := s.resolve(ref, now)
-	if err != nil {
-		if text := inOneLine(err); s.invalid[ref] != text {
-			s.invalid[ref] = text
-			s.o.Logger.Warn("object is not valid: its last good content is used", "resource", ref.resource,
-				"namespace", ref.Namespace, "name", ref.Name, "err", text)
+	switch {
+	case now.object == nil: // it must cost nothing
+		if s.note(ref, now, err, true) {
+			s.o.Logger.Warn("object does not count", ref.logged(err)...)
+		}
+		if had {
+			delete(s.passed, ref)
+			s.o.Builder.Delete(s.o.Name, old)
+		}
+		return
+	case err != nil:
+		if s.note(ref, now, err, false) {
+			s.o.Logger.Warn("object is not valid: its last good content is used", ref.logged(err)...)
 		}
 		return
 	}
-	delete(s.invalid, ref)
+	if exceeds := exceeded(o); exceeds != nil {
+		if s.note(ref, now, exceeds, true) {
+			s.o.Logger.Warn("object is beyond the bounds, and is used as it is", ref.logged(exceeds)...)
+		}
+	} else {
+		delete(s.invalid, ref)
+	}
 	s.passed[ref] = o.Key()
 	s.o.Builder.Set(s.o.Name, o)
 	if had && old != o.Key() { // it is in another mesh now
@@ -288,13 +329,25 @@ func (s *Objects) changed(ref reference) {
 	}
 }
 
+// meshCameOrWent notes whether there is a Mesh. mu is held.
+func (s *Objects) meshCameOrWent(name string, there bool) {
+	delete(s.names, name)
+	if there {
+		s.names[name] = true
+	} else if m := s.o.Recorded()[name]; m != nil {
+		s.o.Logger.Error("Mesh deleted, keeping its recorded mode", "mesh", name, "err", m.LostError())
+	}
+	for other := range s.passed {
+		if other.resource == resourceDataplanes {
+			s.lookAt(other) // its mesh may be known now
+		}
+	}
+}
+
 // lookAt has the status of an object looked at. mu is held.
 func (s *Objects) lookAt(ref reference) {
 	s.unwritten[ref] = struct{}{}
-	select {
-	case s.wake <- struct{}{}:
-	default: // RunStatus has not yet seen the last one
-	}
+	s.wake.Set()
 }
 
 func (s *Objects) kindSynced() {

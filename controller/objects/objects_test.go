@@ -38,8 +38,14 @@ func text(k mesh.Key) string {
 // newObjects returns Objects whose watches are the test, where the mesh of namespace shop is *meshOf.
 func newObjects(t *testing.T, meshOf *string) (*Objects, *calls) {
 	t.Helper()
+	return newRecordedObjects(t, meshOf, func() map[string]*mesh.Mesh { return nil })
+}
+
+// newRecordedObjects has meshes that are recorded.
+func newRecordedObjects(t *testing.T, meshOf *string, recorded func() map[string]*mesh.Mesh) (*Objects, *calls) {
+	t.Helper()
 	var c calls
-	s, err := New(Options{Config: &rest.Config{}, Builder: &c, Name: "objects", MeshOf: func(string) string { return *meshOf }})
+	s, err := New(Options{Config: &rest.Config{}, Builder: &c, Name: "objects", MeshOf: func(string) string { return *meshOf }, Recorded: recorded})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,6 +117,8 @@ func TestCondition(t *testing.T) {
 		long.Spec.MTLS.Backends = append(long.Spec.MTLS.Backends, mesh.Backend{Name: strings.Repeat("ä", 50)})
 	}
 	key := watch.Key{Namespace: "shop", Name: "vm"}
+	deprecated := dataplaneOf(aDataplane("web", nil))
+	deprecated.Spec.Probes = &mesh.Probes{Port: 9000}
 	tests := map[string]struct {
 		resource string
 		object   mesh.Object
@@ -119,6 +127,9 @@ func TestCondition(t *testing.T) {
 	}{
 		"a Mesh":                 {resourceMeshes, &mesh.Mesh{Name: "default", Spec: aMesh("", "ca-1").Spec}, "Accepted", ""},
 		"a Mesh without backend": {resourceMeshes, &mesh.Mesh{Name: "default", Spec: aMesh("", "ca-2").Spec}, "Invalid", "enabledBackend"},
+		"a Mesh without mTLS":    {resourceMeshes, &mesh.Mesh{Name: "default"}, "Accepted", ""},
+		"a Mesh with mTLS off":   {resourceMeshes, &mesh.Mesh{Name: "default", Spec: aMesh("", "").Spec}, "Accepted", "mtls.enabledBackend: is missing: mTLS is off"},
+		"a Dataplane of Kuma's":  {resourceDataplanes, deprecated, "Accepted", "probes: is deprecated"},
 		"too much is wrong":      {resourceMeshes, &mesh.Mesh{Name: "default", Spec: long.Spec}, "Invalid", "backends"},
 		"a Dataplane":            {resourceDataplanes, dataplaneOf(aDataplane("web", nil)), "Accepted", ""},
 		"of a mesh that is not":  {resourceDataplanes, dataplaneOf(aDataplane("web", map[string]string{mesh.LabelMesh: "prod"})), "UnknownMesh", `mesh "prod" does not exist`},
@@ -128,7 +139,8 @@ func TestCondition(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			got := s.conditionOf(reference{tc.resource, key}, &record{object: tc.object, generation: 3})
 			status := map[bool]metav1.ConditionStatus{true: "True", false: "False"}[tc.reason == "Accepted"]
-			if got.Type != "Accepted" || got.Status != status || got.Reason != tc.reason || got.ObservedGeneration != 3 || !strings.Contains(got.Message, tc.text) {
+			if got.Type != "Accepted" || got.Status != status || got.Reason != tc.reason || got.ObservedGeneration != 3 ||
+				!strings.Contains(got.Message, tc.text) || (got.Message == "") != (tc.text == "") {
 				t.Errorf("condition %.200v", got)
 			}
 			if len(got.Message) > maxMessage {
@@ -136,4 +148,32 @@ func TestCondition(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A mesh that is recorded goes on without its Mesh, which is a problem until there is one again.
+func TestLostMesh(t *testing.T) {
+	meshOf := "default"
+	recorded := map[string]*mesh.Mesh{}
+	s, _ := newRecordedObjects(t, &meshOf, func() map[string]*mesh.Mesh { return recorded })
+	must(t, s.meshes.Add(aMesh("default", "ca-1")))
+	recorded["default"] = &mesh.Mesh{Name: "default", Spec: aMesh("default", "ca-1").Spec, Recorded: true}
+	s.kindSynced()
+	s.kindSynced()
+	has := func(when string, problems int, meshes ...string) {
+		t.Helper()
+		if got := s.Problems(); len(got) != problems || problems == 1 && (got[0].Name != "default" || !strings.Contains(got[0].Text, "recorded mode STRICT")) {
+			t.Errorf("%s the problems are %v, want %d", when, got, problems)
+		}
+		if got, known := s.Meshes(); !known || cmp.Diff(meshes, got) != "" {
+			t.Errorf("%s the meshes are %q, want %q", when, got, meshes)
+		}
+	}
+	has("at first", 0, "default")
+	must(t, s.meshes.Delete(aMesh("default", "ca-1")))
+	has("without its Mesh", 1, "default")
+	if d := aDataplane("web", nil); s.conditionOf(reference{resourceDataplanes, watch.Key{Namespace: "shop", Name: "vm"}}, &record{object: dataplaneOf(d)}).Status != metav1.ConditionTrue {
+		t.Error("its Dataplanes are not accepted")
+	}
+	delete(recorded, "default")
+	has("once it has ended", 0)
 }

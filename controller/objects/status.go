@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"slices"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -17,8 +17,8 @@ import (
 	"github.com/sonde-mesh/sonde/internal/cut"
 )
 
-// maxMessage is the longest message of a condition that the API server takes (metav1.Condition).
-const maxMessage = 32768
+// maxMessage is the longest message of a condition, and of a problem: each replica keeps it of each object.
+const maxMessage = 4096
 
 // statusRetry is when a status that could not be written is tried again.
 const statusRetry = 5 * time.Second
@@ -28,30 +28,63 @@ const statusRetry = 5 * time.Second
 func (s *Objects) RunStatus(ctx context.Context) error {
 	retry := time.NewTicker(statusRetry)
 	defer retry.Stop()
+	failed := map[reference]struct{}{} // until the next retry, so that they are in nobody's way
+	tryAgain := func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		maps.Copy(s.unwritten, failed)
+		clear(failed)
+	}
+	defer tryAgain() // for the next leader in this process
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-s.wake:
 		case <-retry.C:
+			tryAgain()
 		}
 		s.o.Loop.Begin()
 		s.mu.Lock()
-		refs := slices.Collect(maps.Keys(s.unwritten))
-		clear(s.unwritten)
+		refs := s.takeUnwritten()
 		s.mu.Unlock()
 		for _, ref := range refs {
 			s.o.Loop.Beat() // each of them may wait for the API server
 			if err := s.writeStatus(ctx, ref); err != nil {
 				s.o.Logger.WarnContext(ctx, "status write failed, retrying",
 					"resource", ref.resource, "namespace", ref.Namespace, "name", ref.Name, "err", err)
-				s.mu.Lock()
-				s.unwritten[ref] = struct{}{}
-				s.mu.Unlock()
+				failed[ref] = struct{}{}
 			}
 		}
 		s.o.Loop.End()
 	}
+}
+
+// writtenAtOnce is how many statuses are written before it is looked again whose turn is next.
+const writtenAtOnce = 50
+
+// takeUnwritten takes the objects whose status is to be looked at next: one of each namespace, then the next, so that none waits for all that another one
+// has. mu is held.
+func (s *Objects) takeUnwritten() []reference {
+	byNamespace := map[string][]reference{}
+	for ref := range s.unwritten {
+		byNamespace[ref.Namespace] = append(byNamespace[ref.Namespace], ref)
+	}
+	var refs []reference
+	for round := 0; len(refs) < min(len(s.unwritten), writtenAtOnce); round++ {
+		for _, of := range byNamespace { // in a random order
+			if round < len(of) && len(refs) < writtenAtOnce {
+				refs = append(refs, of[round])
+			}
+		}
+	}
+	for _, ref := range refs {
+		delete(s.unwritten, ref)
+	}
+	if len(s.unwritten) > 0 {
+		s.wake.Set()
+	}
+	return refs
 }
 
 func (s *Objects) writeStatus(ctx context.Context, ref reference) error {
@@ -94,8 +127,25 @@ func (s *Objects) conditionOf(ref reference, r *record) metav1.Condition {
 		refuse(v1alpha1.ReasonInvalid, inOneLine(err))
 	case !s.meshKnown(o):
 		refuse(v1alpha1.ReasonUnknownMesh, fmt.Sprintf("mesh %q does not exist", o.Key().Mesh))
+	case exceeded(o) != nil:
+		refuse(v1alpha1.ReasonInvalid, inOneLine(exceeded(o)))
+	default:
+		c.Message = cut.Text(warningsOf(o), maxMessage)
 	}
 	return c
+}
+
+// warningsOf returns the warnings about a valid object, "" for none. A pipeline does not show the webhook's answer.
+func warningsOf(o mesh.Object) string {
+	warner, ok := o.(mesh.Warner)
+	if !ok {
+		return ""
+	}
+	var all []string
+	for _, w := range warner.Warnings() {
+		all = append(all, w.Error())
+	}
+	return strings.Join(all, "; ")
 }
 
 func (s *Objects) meshKnown(o mesh.Object) bool {
@@ -105,5 +155,5 @@ func (s *Objects) meshKnown(o mesh.Object) bool {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.names[name]
+	return s.names[name] || s.o.Recorded()[name] != nil
 }

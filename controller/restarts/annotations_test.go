@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/controller/watch"
 	"github.com/sonde-mesh/sonde/restartbudget"
@@ -39,24 +40,30 @@ func annotated(liveness, guarded string) *corev1.Pod {
 	return p
 }
 
+const (
+	modeHold      = agentv1.Restarts_HOLD
+	modeNative    = agentv1.Restarts_NATIVE
+	modeSuspended = agentv1.Restarts_SUSPENDED
+)
+
 // A running pod has one annotation after the other.
 func TestAnnotationsOfARunningPod(t *testing.T) {
 	const in, on = `metadata.annotations["sonde.dev/liveness"]: "suspend": must be suspended or native; `, "enabled"
 	type step struct {
 		liveness, guarded string
-		mode              Mode
+		mode              agentv1.Restarts_Mode
 		wrong             string // how the errors begin
 	}
 	for name, steps := range map[string][]step{
-		"suspended, and not":           {{"", on, Hold, ""}, {"suspended", on, Suspended, ""}, {"", on, Hold, ""}},
-		"native, suspended, and not":   {{"native", on, Native, ""}, {"suspended", on, Suspended, ""}, {"", on, Hold, ""}},
-		"bad, and new":                 {{"suspend", on, Hold, in + "the liveness probes stay guarded"}, {"suspended", on, Suspended, ""}},
-		"bad, and nothing before":      {{"", on, Hold, ""}, {"suspend", on, Hold, in + "the liveness probes stay guarded"}},
-		"the last good value holds":    {{"suspended", on, Suspended, ""}, {"suspend", on, Suspended, in + "what it was before stays in effect: suspended"}, {"suspend", on, Suspended, in}, {"", on, Hold, ""}},
-		"also native":                  {{"native", on, Native, ""}, {"suspend", on, Native, in + "what it was before stays in effect: native"}, {"native", on, Native, ""}},
-		"disabled":                     {{"", "disabled", Hold, `metadata.annotations["sonde.dev/guarded-liveness"]: "disabled": must be enabled as long as this pod runs`}, {"", on, Hold, ""}},
-		"no longer said to be guarded": {{"", "", Hold, `metadata.annotations["sonde.dev/guarded-liveness"]: must be enabled as long as this pod runs`}},
-		"disabled, and native":         {{"native", "disabled", Native, `metadata.annotations["sonde.dev/guarded-liveness"]: "disabled"`}},
+		"suspended, and not":           {{"", on, modeHold, ""}, {"suspended", on, modeSuspended, ""}, {"", on, modeHold, ""}},
+		"native, suspended, and not":   {{"native", on, modeNative, ""}, {"suspended", on, modeSuspended, ""}, {"", on, modeHold, ""}},
+		"bad, and new":                 {{"suspend", on, modeHold, in + "the liveness probes stay guarded"}, {"suspended", on, modeSuspended, ""}},
+		"bad, and nothing before":      {{"", on, modeHold, ""}, {"suspend", on, modeHold, in + "the liveness probes stay guarded"}},
+		"the last good value holds":    {{"suspended", on, modeSuspended, ""}, {"suspend", on, modeSuspended, in + "what it was before stays in effect: suspended"}, {"suspend", on, modeSuspended, in}, {"", on, modeHold, ""}},
+		"also native":                  {{"native", on, modeNative, ""}, {"suspend", on, modeNative, in + "what it was before stays in effect: native"}, {"native", on, modeNative, ""}},
+		"disabled":                     {{"", "disabled", modeHold, `metadata.annotations["sonde.dev/guarded-liveness"]: "disabled": must be enabled as long as this pod runs`}, {"", on, modeHold, ""}},
+		"no longer said to be guarded": {{"", "", modeHold, `metadata.annotations["sonde.dev/guarded-liveness"]: must be enabled as long as this pod runs`}},
+		"disabled, and native":         {{"native", "disabled", modeNative, `metadata.annotations["sonde.dev/guarded-liveness"]: "disabled"`}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newTestRestarts(t, Options{}).cluster
@@ -118,22 +125,22 @@ func TestWrongAnnotationsAreToldOnce(t *testing.T) {
 
 // The settings come before the annotation, and a native pod is neither held nor one of those by which the breaker counts.
 func TestModeOfAPod(t *testing.T) {
-	liveness := map[watch.Key]Liveness{{Namespace: "shop", Name: "web-5d4f-1"}: {Asking: []Asking{{Container: "app", Since: time.Now()}}}}
+	liveness := map[watch.Key]agentv1.ReportedLiveness{{Namespace: "shop", Name: "web-5d4f-1"}: {Report: asking("app"), At: time.Now()}}
 	for name, tc := range map[string]struct {
 		settings restartbudget.Mode
 		liveness string
-		mode     Mode
+		mode     agentv1.Restarts_Mode
 		verdict  restartbudget.Verdict
 		reason   restartbudget.Reason
 		guarded  int
 	}{
-		"enforced":           {restartbudget.Enforce, "", Hold, restartbudget.Granted, restartbudget.ReasonGranted, 1},
-		"suspended":          {restartbudget.Enforce, "suspended", Suspended, restartbudget.Held, restartbudget.ReasonSuspended, 1},
-		"native":             {restartbudget.Enforce, "native", Native, restartbudget.Native, restartbudget.ReasonNative, 0},
-		"off":                {restartbudget.Off, "", Native, restartbudget.Native, restartbudget.ReasonOff, 1},
-		"off, suspended":     {restartbudget.Off, "suspended", Native, restartbudget.Native, restartbudget.ReasonOff, 1},
-		"dry run":            {restartbudget.DryRun, "", Native, restartbudget.Granted, restartbudget.ReasonGranted, 1},
-		"dry run, suspended": {restartbudget.DryRun, "suspended", Native, restartbudget.Held, restartbudget.ReasonSuspended, 1},
+		"enforced":           {restartbudget.Enforce, "", modeHold, restartbudget.Granted, restartbudget.ReasonGranted, 1},
+		"suspended":          {restartbudget.Enforce, "suspended", modeSuspended, restartbudget.Held, restartbudget.ReasonSuspended, 1},
+		"native":             {restartbudget.Enforce, "native", modeNative, restartbudget.Native, restartbudget.ReasonNative, 0},
+		"off":                {restartbudget.Off, "", modeNative, restartbudget.Native, restartbudget.ReasonOff, 1},
+		"off, suspended":     {restartbudget.Off, "suspended", modeNative, restartbudget.Native, restartbudget.ReasonOff, 1},
+		"dry run":            {restartbudget.DryRun, "", modeNative, restartbudget.Granted, restartbudget.ReasonGranted, 1},
+		"dry run, suspended": {restartbudget.DryRun, "suspended", modeNative, restartbudget.Held, restartbudget.ReasonSuspended, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newTestRestarts(t, Options{}).cluster
@@ -146,7 +153,7 @@ func TestModeOfAPod(t *testing.T) {
 			if d.Verdict != tc.verdict || d.Reason != tc.reason || d.DryRun != (tc.settings == restartbudget.DryRun) || in.Guarded != tc.guarded {
 				t.Errorf("decided %+v of %d guarded containers, want %s for %s of %d", d, in.Guarded, tc.verdict, tc.reason, tc.guarded)
 			}
-			if got := c.policies(in.Settings)[watch.Key{Namespace: "shop", Name: "web-5d4f-1"}].Mode; got != tc.mode {
+			if got := c.policies(in.Settings)[watch.Key{Namespace: "shop", Name: "web-5d4f-1"}].GetMode(); got != tc.mode {
 				t.Errorf("the agent is told mode %d, want %d", got, tc.mode)
 			}
 		})
@@ -162,7 +169,7 @@ func TestConfigure(t *testing.T) {
 	}
 	plan := func() { r.setPolicies(r.cluster.policies(*r.settings.Load())) }
 	plan()
-	if told != 1 || r.policies[watch.Key{Namespace: "shop", Name: "web-5d4f-1"}].Mode != Native {
+	if told != 1 || r.policies[watch.Key{Namespace: "shop", Name: "web-5d4f-1"}].GetMode() != modeNative {
 		t.Fatalf("told %d times, policies %+v", told, r.policies)
 	}
 	<-r.wake

@@ -24,6 +24,7 @@ import (
 
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/v1alpha1"
 	"github.com/sonde-mesh/sonde/controller/events"
 	"github.com/sonde-mesh/sonde/controller/objects"
@@ -39,13 +40,15 @@ type api struct {
 	mu       sync.Mutex
 	grants   map[watch.Key]*v1alpha1.RestartGrant
 	pods     map[watch.Key]*corev1.Pod
-	liveness map[watch.Key]Liveness
+	liveness map[watch.Key]agentv1.ReportedLiveness
 	events   []events.Event
 	requests []request
 	// answer may answer in the place of the API server, with a status code; 0 is no answer at all, and -1 that it does not.
 	answer  func(*http.Request) int
 	latency time.Duration
 	told    []watch.Key
+	// late has no watch bring grants.
+	late bool
 	// namespaces are those where pods without a sidecar are looked for.
 	namespaces map[string]bool
 }
@@ -60,7 +63,7 @@ type request struct {
 
 func newAPI(t testing.TB, settings restartbudget.Settings) *api {
 	t.Helper()
-	a := &api{t: t, grants: map[watch.Key]*v1alpha1.RestartGrant{}, pods: map[watch.Key]*corev1.Pod{}, liveness: map[watch.Key]Liveness{}}
+	a := &api{t: t, grants: map[watch.Key]*v1alpha1.RestartGrant{}, pods: map[watch.Key]*corev1.Pod{}, liveness: map[watch.Key]agentv1.ReportedLiveness{}}
 	config := &rest.Config{Host: "http://api", Transport: a, QPS: -1}
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
@@ -84,7 +87,7 @@ func newAPI(t testing.TB, settings restartbudget.Settings) *api {
 	return a
 }
 
-func (a *api) said() map[watch.Key]Liveness {
+func (a *api) said() map[watch.Key]agentv1.ReportedLiveness {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return maps.Clone(a.liveness)
@@ -154,24 +157,33 @@ func (a *api) pod(name string) *corev1.Pod {
 }
 
 // say has the agent of a pod in the namespace shop say something.
-func (a *api) say(pod string, l Liveness) {
+func (a *api) say(pod string, m *agentv1.Liveness) {
 	a.mu.Lock()
-	a.liveness[watch.Key{Namespace: "shop", Name: pod}] = l
+	a.liveness[watch.Key{Namespace: "shop", Name: pod}] = agentv1.ReportedLiveness{Report: m, At: time.Now()}
 	a.mu.Unlock()
 	a.r.Wake()
+}
+
+// asking is what an agent says whose containers begin to ask.
+func asking(containers ...string) *agentv1.Liveness {
+	m := &agentv1.Liveness{}
+	for _, c := range containers {
+		m.Held = append(m.Held, &agentv1.HeldLiveness{Container: c})
+	}
+	return m
 }
 
 // fail has the containers app of pods ask from now on.
 func (a *api) fail(pods ...string) {
 	for _, name := range pods {
-		a.say(name, Liveness{Asking: []Asking{{Container: "app", Since: time.Now()}}})
+		a.say(name, asking("app"))
 	}
 }
 
 // pass ends that.
 func (a *api) pass(pods ...string) {
 	for _, name := range pods {
-		a.say(name, Liveness{Passing: []string{"app"}})
+		a.say(name, &agentv1.Liveness{Passing: []string{"app"}})
 	}
 }
 
@@ -195,7 +207,9 @@ func (a *api) putAt(created time.Time, g restartbudget.Grant, pod string, epoch 
 
 // store needs mu.
 func (a *api) store(o *v1alpha1.RestartGrant) {
-	a.grants[keyOf(o)] = o
+	if a.grants[keyOf(o)] = o; a.late {
+		return
+	}
 	if err := a.r.grants.Add(o.DeepCopy()); err != nil {
 		a.t.Error(err)
 	}

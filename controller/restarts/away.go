@@ -7,15 +7,16 @@ import (
 	"slices"
 	"time"
 
-	"k8s.io/apimachinery/pkg/labels"
+	"google.golang.org/protobuf/types/known/durationpb"
 
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/controller/watch"
 	"github.com/sonde-mesh/sonde/restartbudget"
 )
 
 const (
-	// slotsAfter is how long the session must have been away with AwaySlots: replicas that restart, and sessions that move, start nothing.
+	// slotsAfter is how long the session must have been away with agentv1.WhenAway_SLOTS: replicas that restart, and sessions that move, start nothing.
 	slotsAfter = time.Minute
 	// minTurn and maxTurn bound what a pod may have written about its probes.
 	minTurn, maxTurn = 30 * time.Second, 24 * time.Hour
@@ -24,7 +25,7 @@ const (
 // absence finds what pods do while the control plane is away.
 type absence struct {
 	cluster *cluster
-	budgets *selection[budget]
+	budgets countedBudgets
 	// input and pods are what the leader decides by, nil before they are needed.
 	input *restartbudget.Input
 	pods  map[string]watch.Key
@@ -39,38 +40,32 @@ type turns struct {
 }
 
 func (c *cluster) newAbsence() *absence {
-	return &absence{
-		cluster: c, turns: map[restartbudget.WorkloadID]*turns{},
-		budgets: newSelection(c.budgets, func(b *budget) labels.Selector { return b.selector }),
-	}
+	return &absence{cluster: c, turns: map[restartbudget.WorkloadID]*turns{}, budgets: c.selectBudgets()}
 }
 
 // of returns what the strictest of the budgets that select a guarded pod says.
-func (a *absence) of(key watch.Key, p *pod) Away {
+func (a *absence) of(key watch.Key, p *pod) *agentv1.WhenAway {
 	all := a.budgets.of(key.Namespace, p)
 	if len(all) == 0 {
-		return Away{}
+		return &agentv1.WhenAway{}
 	}
-	strictest := all[0].away
-	for _, b := range all[1:] {
-		strictest = stricter(strictest, b.away)
-	}
-	if strictest.Policy == AwaySlots {
+	strictest := slices.MinFunc(all, compareAway)
+	switch strictest.whenAway {
+	case agentv1.WhenAway_SLOTS:
 		return a.slot(p)
+	case agentv1.WhenAway_NATIVE:
+		return &agentv1.WhenAway{Policy: agentv1.WhenAway_NATIVE, After: durationpb.New(strictest.nativeAfter)}
 	}
-	return strictest
+	return &agentv1.WhenAway{}
 }
 
-// stricter returns the one with the first policy of hold, slots and native, and of native ones the later.
-func stricter(a, b Away) Away {
-	if cmp.Or(cmp.Compare(a.Policy, b.Policy), cmp.Compare(b.After, a.After)) <= 0 {
-		return a
-	}
-	return b
+// compareAway has budgets that hold before slots and native ones, and of native ones the later first.
+func compareAway(a, b *budget) int {
+	return cmp.Or(cmp.Compare(a.whenAway, b.whenAway), cmp.Compare(b.nativeAfter, a.nativeAfter))
 }
 
-// slot returns the turn of a pod, or AwayHold if it has none.
-func (a *absence) slot(p *pod) Away {
+// slot returns the turn of a pod, or what holds if it has none.
+func (a *absence) slot(p *pod) *agentv1.WhenAway {
 	t, is := a.turns[p.workload]
 	if !is {
 		t = a.turnsOf(p.workload)
@@ -78,9 +73,12 @@ func (a *absence) slot(p *pod) Away {
 	}
 	turn, is := t.of[p.uid]
 	if !is {
-		return Away{}
+		return &agentv1.WhenAway{}
 	}
-	return Away{Policy: AwaySlots, After: slotsAfter, Turn: turn, Turns: t.count, TurnTime: t.time}
+	return &agentv1.WhenAway{
+		Policy: agentv1.WhenAway_SLOTS, After: durationpb.New(slotsAfter),
+		Turn: uint32(turn), Turns: uint32(t.count), TurnTime: durationpb.New(t.time),
+	}
 }
 
 // turnsOf gives turns to the guarded pods of a workload, in the order of the hashes of their UIDs, whichever template they have: as many share one as
@@ -130,8 +128,19 @@ func ranked(w *restartbudget.Workload) []string {
 	return uids
 }
 
-// decidesIn returns how long the kubelet needs at most to restart a container since it is told that its probe fails.
-func decidesIn(p mesh.Probe) time.Duration {
-	seconds := int64(p.FailureThreshold) * (int64(p.PeriodSeconds) + int64(p.TimeoutSeconds))
+// decidesIn returns how long the kubelet needs at most to restart a container of a pod since it is told that its probe fails. In pods of earlier releases it
+// has the user's threshold.
+func decidesIn(table mesh.ProbeTable) (longest time.Duration) {
+	for _, p := range table {
+		if p.Guarded {
+			longest = max(longest, checksOf(p, max(p.FailureThreshold, mesh.GuardedFailureThreshold)))
+		}
+	}
+	return longest
+}
+
+// checksOf returns how long so many checks take at most.
+func checksOf(p mesh.Probe, n int32) time.Duration {
+	seconds := int64(n) * (int64(p.PeriodSeconds) + int64(p.TimeoutSeconds))
 	return time.Duration(min(seconds, int64(maxTurn/time.Second))) * time.Second
 }

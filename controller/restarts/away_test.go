@@ -9,12 +9,15 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/testing/protocmp"
+	"google.golang.org/protobuf/types/known/durationpb"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/api/v1alpha1"
 	"github.com/sonde-mesh/sonde/controller/watch"
@@ -32,10 +35,10 @@ func native(after string) func(*budgetSpec) {
 }
 
 // away returns what pods of namespace shop do while the control plane is away, by name; those that hold are not in it.
-func (w *world) away() map[string]Away {
-	all := map[string]Away{}
+func (w *world) away() map[string]*agentv1.WhenAway {
+	all := map[string]*agentv1.WhenAway{}
 	for key, policy := range w.policies(restartbudget.Settings{}) {
-		all[key.Name] = policy.Away
+		all[key.Name] = policy.GetWhenAway()
 	}
 	return all
 }
@@ -48,22 +51,27 @@ func (w *world) addPods(n int) {
 }
 
 func TestStrictestPolicy(t *testing.T) {
-	inTurn := Away{Policy: AwaySlots, After: time.Minute, Turn: 0, Turns: 2, TurnTime: 33 * time.Second}
+	inTurn := &agentv1.WhenAway{
+		Policy: agentv1.WhenAway_SLOTS, After: durationpb.New(time.Minute), Turn: 0, Turns: 2, TurnTime: durationpb.New(55 * time.Second),
+	}
+	nativeAfter := func(d time.Duration) *agentv1.WhenAway {
+		return &agentv1.WhenAway{Policy: agentv1.WhenAway_NATIVE, After: durationpb.New(d)}
+	}
 	limit := func(s *budgetSpec) { s.MaxUnavailable = new(intstr.FromInt32(1)) }
 	tests := map[string]struct {
 		budgets []func(*budgetSpec)
-		want    Away
+		want    *agentv1.WhenAway // nil to hold
 	}{
-		"none":                       {nil, Away{}},
-		"hold":                       {[]func(*budgetSpec){func(s *budgetSpec) { s.WhenAway = "hold" }}, Away{}},
-		"hold is the default":        {[]func(*budgetSpec){limit}, Away{}},
-		"native":                     {[]func(*budgetSpec){native("5m")}, Away{Policy: AwayNative, After: 5 * time.Minute}},
-		"the longest of native ones": {[]func(*budgetSpec){native("5m"), native("1h"), native("10m")}, Away{Policy: AwayNative, After: time.Hour}},
+		"none":                       {nil, nil},
+		"hold":                       {[]func(*budgetSpec){func(s *budgetSpec) { s.WhenAway = "hold" }}, nil},
+		"hold is the default":        {[]func(*budgetSpec){limit}, nil},
+		"native":                     {[]func(*budgetSpec){native("5m")}, nativeAfter(5 * time.Minute)},
+		"the longest of native ones": {[]func(*budgetSpec){native("5m"), native("1h"), native("10m")}, nativeAfter(time.Hour)},
 		"slots":                      {[]func(*budgetSpec){slots("1")}, inTurn},
 		"slots over native":          {[]func(*budgetSpec){native("1h"), slots("1"), native("5m")}, inTurn},
-		"hold over all":              {[]func(*budgetSpec){native("1h"), slots("1"), limit}, Away{}},
-		"not valid":                  {[]func(*budgetSpec){native("1h"), native("soon")}, Away{}},
-		"of other pods":              {[]func(*budgetSpec){native("5m"), func(s *budgetSpec) { s.Selector, s.WhenAway = selecting("db"), "hold" }}, Away{Policy: AwayNative, After: 5 * time.Minute}},
+		"hold over all":              {[]func(*budgetSpec){native("1h"), slots("1"), limit}, nil},
+		"not valid":                  {[]func(*budgetSpec){native("1h"), native("soon")}, nil},
+		"of other pods":              {[]func(*budgetSpec){native("5m"), func(s *budgetSpec) { s.Selector, s.WhenAway = selecting("db"), "hold" }}, nativeAfter(5 * time.Minute)},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -72,7 +80,7 @@ func TestStrictestPolicy(t *testing.T) {
 			for i, change := range tc.budgets {
 				w.add(budgetOf(strconv.Itoa(i), change))
 			}
-			if diff := cmp.Diff(tc.want, w.away()["a"]); diff != "" {
+			if diff := cmp.Diff(tc.want, w.away()["a"], protocmp.Transform()); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 			if policy, is := w.away()["plain"]; is {
@@ -87,7 +95,7 @@ func TestTurns(t *testing.T) {
 	for name, tc := range map[string]struct {
 		pods           int
 		maxUnavailable string
-		turns          int
+		turns          uint32
 		inOne          int
 	}{
 		"one by one":           {5, "1", 10, 1},
@@ -101,12 +109,12 @@ func TestTurns(t *testing.T) {
 			w := newWorld(t)
 			w.add(newDeployment(int32(tc.pods)), budgetOf("a", slots(tc.maxUnavailable)))
 			w.addPods(tc.pods)
-			inTurn := map[int]int{}
+			inTurn := map[uint32]int{}
 			for pod, away := range w.away() {
-				if away.Policy != AwaySlots || away.Turns != tc.turns || away.Turn%2 != 0 || away.Turn >= away.Turns {
+				if away.GetPolicy() != agentv1.WhenAway_SLOTS || away.GetTurns() != tc.turns || away.GetTurn()%2 != 0 || away.GetTurn() >= away.GetTurns() {
 					t.Errorf("%s: %+v, want even turns of %d", pod, away, tc.turns)
 				}
-				inTurn[away.Turn]++
+				inTurn[away.GetTurn()]++
 			}
 			total, most := 0, 0
 			for _, n := range inTurn {
@@ -121,7 +129,7 @@ func TestTurns(t *testing.T) {
 
 // All replicas come to the same turns, whatever they have heard first, and whichever release they are of.
 func TestTurnsAreTheSameEverywhere(t *testing.T) {
-	var first map[string]Away
+	var first map[string]*agentv1.WhenAway
 	for range 5 {
 		w := newWorld(t)
 		w.add(newDeployment(8), budgetOf("a", slots("2")))
@@ -131,15 +139,15 @@ func TestTurnsAreTheSameEverywhere(t *testing.T) {
 		if first == nil {
 			first = w.away()
 		}
-		if diff := cmp.Diff(first, w.away()); diff != "" {
+		if diff := cmp.Diff(first, w.away(), protocmp.Transform()); diff != "" {
 			t.Errorf("-first +now:\n%s", diff)
 		}
 	}
-	turns := map[string]int{}
+	turns := map[string]uint32{}
 	for pod, away := range first {
-		turns[pod] = away.Turn
+		turns[pod] = away.GetTurn()
 	}
-	want := map[string]int{"pod-0": 2, "pod-1": 0, "pod-2": 2, "pod-3": 4, "pod-4": 0, "pod-5": 4, "pod-6": 6, "pod-7": 6}
+	want := map[string]uint32{"pod-0": 2, "pod-1": 0, "pod-2": 2, "pod-3": 4, "pod-4": 0, "pod-5": 4, "pod-6": 6, "pod-7": 6}
 	if diff := cmp.Diff(want, turns); diff != "" {
 		t.Errorf("an earlier release gives other turns (-want +got):\n%s", diff)
 	}
@@ -157,12 +165,12 @@ func TestWhoHasATurn(t *testing.T) {
 		podNamed("plain", unguard),
 		podNamed("ended", func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }),
 	)
-	all, turns := w.away(), map[int]bool{}
+	all, turns := w.away(), map[uint32]bool{}
 	for _, pod := range []string{"a", "next", "suspended"} {
-		if all[pod].Turns != 6 {
+		if all[pod].GetTurns() != 6 {
 			t.Errorf("%s: %+v, want one of 6 turns", pod, all[pod])
 		}
-		turns[all[pod].Turn] = true
+		turns[all[pod].GetTurn()] = true
 	}
 	if len(all) != 3 || len(turns) != 3 {
 		t.Errorf("turns %+v, want one for each of 3 pods", all)
@@ -197,7 +205,7 @@ func TestTurnOfAPodWithoutOwner(t *testing.T) {
 	w := newWorld(t)
 	w.add(budgetOf("a", slots("1")), podNamed("a", func(p *corev1.Pod) { p.OwnerReferences = nil }), podNamed("b", func(p *corev1.Pod) { p.OwnerReferences = nil }))
 	for _, pod := range []string{"a", "b"} {
-		if away := w.away()[pod]; away.Turn != 0 || away.Turns != 2 {
+		if away := w.away()[pod]; away == nil || away.GetTurn() != 0 || away.GetTurns() != 2 {
 			t.Errorf("%s: %+v, want the first of two turns", pod, away)
 		}
 	}
@@ -208,9 +216,9 @@ func TestTurnTime(t *testing.T) {
 	const fastest = `[{"container":"app","type":"liveness","guarded":true,"failureThreshold":1,"periodSeconds":1,"httpGet":{"port":80}}]`
 	for table, want := range map[string]time.Duration{
 		fastest: 30 * time.Second,
-		`[{"container":"app","type":"liveness","guarded":true,"httpGet":{"port":80}}]`: 33 * time.Second, // by the defaults, 3 × (10 + 1)
-		`[{"container":"app","type":"liveness","guarded":true,"httpGet":{"port":80}},{"container":"other","type":"liveness","guarded":true,"failureThreshold":4,"periodSeconds":20,"timeoutSeconds":5,"httpGet":{"port":81}}]`: 100 * time.Second,
-		`[{"container":"app","type":"liveness","guarded":true,"httpGet":{"port":80}},{"container":"other","type":"readiness","timeoutSeconds":500,"httpGet":{"port":81}}]`:                                                     33 * time.Second,
+		`[{"container":"app","type":"liveness","guarded":true,"httpGet":{"port":80}}]`: 55 * time.Second, // by the defaults, and the kubelet's threshold: 5 × (10 + 1)
+		`[{"container":"app","type":"liveness","guarded":true,"httpGet":{"port":80}},{"container":"other","type":"liveness","guarded":true,"failureThreshold":6,"periodSeconds":20,"timeoutSeconds":5,"httpGet":{"port":81}}]`: 150 * time.Second,
+		`[{"container":"app","type":"liveness","guarded":true,"httpGet":{"port":80}},{"container":"other","type":"readiness","timeoutSeconds":500,"httpGet":{"port":81}}]`:                                                     55 * time.Second,
 		`[{"container":"app","type":"liveness","guarded":true,"failureThreshold":2147483647,"periodSeconds":2147483647,"timeoutSeconds":2147483647,"httpGet":{"port":80}}]`:                                                    24 * time.Hour,
 	} {
 		w := newWorld(t)
@@ -220,8 +228,8 @@ func TestTurnTime(t *testing.T) {
 		w.add(newDeployment(2), budgetOf("a", slots("1")), podNamed("fast", with(fastest)), podNamed("b", with(table)))
 		all := w.away()
 		for _, pod := range []string{"fast", "b"} {
-			if all[pod].TurnTime != want {
-				t.Errorf("%s beside %s: a turn of %v, want %v", pod, table, all[pod].TurnTime, want)
+			if all[pod].GetTurnTime().AsDuration() != want {
+				t.Errorf("%s beside %s: a turn of %v, want %v", pod, table, all[pod].GetTurnTime().AsDuration(), want)
 			}
 		}
 	}

@@ -7,14 +7,16 @@ import (
 	"reflect"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/rest"
 
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/api/v1alpha1"
 	"github.com/sonde-mesh/sonde/controller/watch"
+	"github.com/sonde-mesh/sonde/internal/cut"
 	"github.com/sonde-mesh/sonde/restartbudget"
 )
 
@@ -31,13 +33,16 @@ const (
 type budget struct {
 	restartbudget.Budget
 	name     string // of the object
-	selector labels.Selector
-	// away has its Policy, and After if that is AwayNative.
-	away Away
-	// problem says why it cannot be used as it is written, "" if it can.
+	selector *keptSelector
+	// whenAway says what becomes of failures while the agent has no session, and nativeAfter since when if that is native.
+	whenAway    agentv1.WhenAway_Policy
+	nativeAfter time.Duration
+	// problem says why it cannot be used as it is written, "" if it can; tooLarge that it is its size.
 	problem    string
+	tooLarge   bool
+	created    time.Time
 	generation int64
-	status     v1alpha1.RestartBudgetStatus
+	status     v1alpha1.RestartBudgetStatus // with the condition Accepted alone
 }
 
 // newBudgets returns the store of RestartBudgets, with a client of group sonde.dev.
@@ -57,25 +62,40 @@ func newBudgets(client rest.Interface, changed func(), logger *slog.Logger) *wat
 }
 
 // readBudget reads what the CustomResourceDefinition should have refused as a budget that allows no restart: nothing may restart since a limit was
-// written wrong. If its selector cannot be read, these are all guarded pods of its namespace.
+// written wrong. If its selector cannot be read, these are all guarded pods of its namespace. What is kept of it is bounded, whatever it says.
 func readBudget(o *v1alpha1.RestartBudget) budget {
-	b := budget{name: o.Name, generation: o.Generation, status: *o.Status.DeepCopy()}
+	b := budget{name: o.Name, created: o.CreationTimestamp.Time, generation: o.Generation, status: keptStatus(&o.Status)}
 	b.Name = o.Namespace + "/" + o.Name
 	err := errors.Join(b.readSelector(o.Spec.Selector), b.readLimits(&o.Spec), b.readAway(&o.Spec))
 	if err != nil {
-		b.problem = err.Error()
-		b.Limit = restartbudget.Limit{Name: b.Name, MaxUnavailable: &restartbudget.Amount{}}
-		b.PerMinute, b.away = 0, Away{}
+		b.problem, b.tooLarge = cut.Marked(err.Error(), maxProblem), errors.Is(err, errTooLarge)
+		b.Limit = noneAllowed(b.Name)
+		b.PerMinute, b.whenAway, b.nativeAfter = 0, agentv1.WhenAway_HOLD, 0
 	}
 	return b
 }
 
-func (b *budget) readSelector(s *metav1.LabelSelector) error {
-	b.selector = labels.Everything()
+// maxProblem is the longest problem that is kept, in bytes.
+const maxProblem = 1024
+
+// keptStatus returns what is compared with the status that a budget should have. A message that is cut is none of the leader's.
+func keptStatus(s *v1alpha1.RestartBudgetStatus) v1alpha1.RestartBudgetStatus {
+	kept := *s
+	kept.Conditions = nil
+	if is := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionAccepted); is != nil {
+		c := *is
+		c.Message = cut.Text(c.Message, maxMessage)
+		kept.Conditions = []metav1.Condition{c}
+	}
+	return kept
+}
+
+func (b *budget) readSelector(s *v1alpha1.PodSelector) error {
+	b.selector = everything
 	if s == nil {
 		return errors.New("spec.selector: required, {} selects all pods")
 	}
-	selector, err := metav1.LabelSelectorAsSelector(s)
+	selector, err := boundedSelector(selectorOf(s))
 	if err != nil {
 		return fmt.Errorf("spec.selector: %w", err)
 	}
@@ -115,14 +135,14 @@ func (b *budget) readAway(s *v1alpha1.RestartBudgetSpec) error {
 	case "", v1alpha1.WhenAwayHold:
 		return nil
 	case v1alpha1.WhenAwaySlots:
-		b.away = Away{Policy: AwaySlots}
+		b.whenAway = agentv1.WhenAway_SLOTS
 		return nil
 	case v1alpha1.WhenAwayNative:
 		after, err := mesh.ParseDuration(s.NativeAfter)
 		if err != nil || after.Std() < minNativeAfter || after.Std() > maxNativeAfter {
 			return fmt.Errorf("spec.nativeAfter: %.80q: must be a duration from 1m to 24h", s.NativeAfter)
 		}
-		b.away = Away{Policy: AwayNative, After: after.Std()}
+		b.whenAway, b.nativeAfter = agentv1.WhenAway_NATIVE, after.Std()
 		return nil
 	}
 	return fmt.Errorf("spec.whenAway: %.80q: must be %s, %s or %s", s.WhenAway, v1alpha1.WhenAwayHold, v1alpha1.WhenAwaySlots, v1alpha1.WhenAwayNative)

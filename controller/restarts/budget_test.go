@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/v1alpha1"
 	"github.com/sonde-mesh/sonde/controller/watch"
 	"github.com/sonde-mesh/sonde/restartbudget"
@@ -37,7 +38,7 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	w := &world{t: t}
-	w.cluster = newCluster(client, client.CoreV1().RESTClient(), func() { w.changes++ }, func(watch.Key) {}, slog.New(slog.NewTextHandler(&w.log, nil)))
+	w.cluster = newCluster(client, client.CoreV1().RESTClient(), 0, func() { w.changes++ }, func(watch.Key) {}, slog.New(slog.NewTextHandler(&w.log, nil)))
 	return w
 }
 
@@ -80,14 +81,14 @@ func newDeployment(replicas int32) *appsv1.Deployment {
 func budgetOf(name string, change func(*v1alpha1.RestartBudgetSpec)) *v1alpha1.RestartBudget {
 	b := &v1alpha1.RestartBudget{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, Generation: 1},
-		Spec:       v1alpha1.RestartBudgetSpec{Selector: &metav1.LabelSelector{}},
+		Spec:       v1alpha1.RestartBudgetSpec{Selector: &v1alpha1.PodSelector{}},
 	}
 	change(&b.Spec)
 	return b
 }
 
-func selecting(values ...string) *metav1.LabelSelector {
-	return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "app", Operator: metav1.LabelSelectorOpIn, Values: values}}}
+func selecting(values ...v1alpha1.LabelValue) *v1alpha1.PodSelector {
+	return &v1alpha1.PodSelector{MatchExpressions: []v1alpha1.LabelExpression{{Key: "app", Operator: metav1.LabelSelectorOpIn, Values: values}}}
 }
 
 func TestReadBudget(t *testing.T) {
@@ -99,19 +100,20 @@ func TestReadBudget(t *testing.T) {
 	tests := map[string]struct {
 		change func(*spec)
 		want   restartbudget.Budget
-		away   Away
+		away   agentv1.WhenAway_Policy
+		after  time.Duration
 	}{
-		"a number":     {func(s *spec) { s.MaxUnavailable = new(intstr.FromInt32(0)) }, named(restartbudget.Limit{MaxUnavailable: &restartbudget.Amount{}}, 0), Away{}},
-		"a share":      {func(s *spec) { s.MinAvailable = new(intstr.FromString("100%")) }, named(restartbudget.Limit{MinAvailable: &restartbudget.Amount{Value: 100, Percent: true}}, 0), Away{}},
-		"a rate alone": {func(s *spec) { s.PerMinute = new(int32(3)) }, named(restartbudget.Limit{}, 3), Away{}},
-		"hold":         {func(s *spec) { s.WhenAway = "hold" }, named(restartbudget.Limit{}, 0), Away{}},
-		"slots":        {func(s *spec) { s.WhenAway = "slots" }, named(restartbudget.Limit{}, 0), Away{Policy: AwaySlots}},
-		"native":       {func(s *spec) { s.WhenAway, s.NativeAfter = "native", "1h30m" }, named(restartbudget.Limit{}, 0), Away{Policy: AwayNative, After: 90 * time.Minute}},
+		"a number":     {func(s *spec) { s.MaxUnavailable = new(intstr.FromInt32(0)) }, named(restartbudget.Limit{MaxUnavailable: &restartbudget.Amount{}}, 0), agentv1.WhenAway_HOLD, 0},
+		"a share":      {func(s *spec) { s.MinAvailable = new(intstr.FromString("100%")) }, named(restartbudget.Limit{MinAvailable: &restartbudget.Amount{Value: 100, Percent: true}}, 0), agentv1.WhenAway_HOLD, 0},
+		"a rate alone": {func(s *spec) { s.PerMinute = new(int32(3)) }, named(restartbudget.Limit{}, 3), agentv1.WhenAway_HOLD, 0},
+		"hold":         {func(s *spec) { s.WhenAway = "hold" }, named(restartbudget.Limit{}, 0), agentv1.WhenAway_HOLD, 0},
+		"slots":        {func(s *spec) { s.WhenAway = "slots" }, named(restartbudget.Limit{}, 0), agentv1.WhenAway_SLOTS, 0},
+		"native":       {func(s *spec) { s.WhenAway, s.NativeAfter = "native", "1h30m" }, named(restartbudget.Limit{}, 0), agentv1.WhenAway_NATIVE, 90 * time.Minute},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			b := readBudget(budgetOf("a", tc.change))
-			if diff := cmp.Diff(tc.want, b.Budget); diff != "" || b.away != tc.away || b.problem != "" || b.generation != 1 || !b.selector.Matches(labels.Set{"a": "b"}) {
+			if diff := cmp.Diff(tc.want, b.Budget); diff != "" || b.whenAway != tc.away || b.nativeAfter != tc.after || b.problem != "" || b.generation != 1 || !b.selector.Matches(labels.Set{"a": "b"}) {
 				t.Errorf("readBudget() = %+v (-want +got):\n%s", b, diff)
 			}
 		})
@@ -140,7 +142,7 @@ func TestBudgetsThatAreNotValid(t *testing.T) {
 		"spec.nativeAfter: allowed only with whenAway native":  func(s *spec) { s.WhenAway = "" },
 		"spec.selector: required":                              func(s *spec) { s.Selector = nil },
 		`spec.selector: "Like" is not a valid label selector opera`: func(s *spec) {
-			s.Selector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Like"}}
+			s.Selector.MatchExpressions = []v1alpha1.LabelExpression{{Key: "a", Operator: "Like"}}
 		},
 	} {
 		b := readBudget(budgetOf("a", func(s *spec) {
@@ -148,7 +150,7 @@ func TestBudgetsThatAreNotValid(t *testing.T) {
 			change(s)
 		}))
 		none := restartbudget.Budget{Limit: restartbudget.Limit{Name: "shop/a", MaxUnavailable: &restartbudget.Amount{}}}
-		if diff := cmp.Diff(none, b.Budget); diff != "" || !strings.Contains(b.problem, want) || b.away != (Away{}) || !b.selector.Matches(labels.Set{"app": "web"}) {
+		if diff := cmp.Diff(none, b.Budget); diff != "" || !strings.Contains(b.problem, want) || b.whenAway != agentv1.WhenAway_HOLD || !b.selector.Matches(labels.Set{"app": "web"}) {
 			t.Errorf("readBudget() = %+v, want the problem %q (-want +got):\n%s", b, want, diff)
 		}
 	}
@@ -179,14 +181,14 @@ func TestChangesOfBudgets(t *testing.T) {
 // A workload has the budgets of its namespace that select one of its guarded pods.
 func TestBudgetsOfWorkloads(t *testing.T) {
 	w := newWorld(t)
-	limit := func(selector *metav1.LabelSelector) func(*v1alpha1.RestartBudgetSpec) {
+	limit := func(selector *v1alpha1.PodSelector) func(*v1alpha1.RestartBudgetSpec) {
 		return func(s *v1alpha1.RestartBudgetSpec) { s.Selector, s.MaxUnavailable = selector, new(intstr.FromInt32(1)) }
 	}
-	elsewhere := budgetOf("elsewhere", limit(&metav1.LabelSelector{}))
+	elsewhere := budgetOf("elsewhere", limit(&v1alpha1.PodSelector{}))
 	elsewhere.Namespace = "other"
 	w.add(
 		newDeployment(3), elsewhere,
-		budgetOf("old", limit(selecting("web"))), budgetOf("new", limit(selecting("web2"))), budgetOf("unguarded", limit(selecting("plain"))), budgetOf("all", limit(&metav1.LabelSelector{})),
+		budgetOf("old", limit(selecting("web"))), budgetOf("new", limit(selecting("web2"))), budgetOf("unguarded", limit(selecting("plain"))), budgetOf("all", limit(&v1alpha1.PodSelector{})),
 		podNamed("a", nil), podNamed("b", nil),
 		podNamed("c", func(p *corev1.Pod) { p.Labels["app"] = "web2" }), // of the next template
 		podNamed("d", func(p *corev1.Pod) {
@@ -213,7 +215,7 @@ func TestBudgetsOfWorkloads(t *testing.T) {
 func TestSelection(t *testing.T) {
 	w := newWorld(t)
 	w.add(budgetOf("web", func(s *v1alpha1.RestartBudgetSpec) { s.Selector, s.WhenAway = selecting("web"), "hold" }))
-	s := newSelection(w.budgets, func(b *budget) labels.Selector { return b.selector })
+	s := w.selectBudgets()
 	id := restartbudget.WorkloadID{Kind: "StatefulSet", Namespace: "shop", Name: "web"}
 	for i, app := range []string{"db", "web", "web", "db", "web"} {
 		p := &pod{workload: id, labels: labels.Set{"app": app}}

@@ -15,12 +15,13 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sonde-mesh/sonde/api/v1alpha1"
+	"github.com/sonde-mesh/sonde/controller/events"
 	"github.com/sonde-mesh/sonde/controller/watch"
 	"github.com/sonde-mesh/sonde/internal/cut"
+	"github.com/sonde-mesh/sonde/internal/run"
 	"github.com/sonde-mesh/sonde/restartbudget"
 )
 
@@ -57,31 +58,39 @@ func newBudgetStatus(r *Restarts) *budgetStatus { return &budgetStatus{Restarts:
 
 // run writes statuses until ctx ends.
 func (s *budgetStatus) run(ctx context.Context) {
-	every := time.NewTicker(statusEvery)
-	defer every.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-every.C:
-		}
+	for range run.Ticks(ctx, statusEvery) {
 		if p := s.progress.Load(); p != nil {
 			s.write(ctx, p, time.Now())
 		}
 	}
 }
 
+// maxInvalid is how many RestartBudgets a pass says to be invalid at most: one namespace may have any number of them, and the others wait.
+const maxInvalid = 20
+
 // write writes each status that has changed. What cannot be written is tried again the next time, since it still differs then.
 func (s *budgetStatus) write(ctx context.Context, p *progress, now time.Time) {
+	invalid := 0
 	for key, b := range s.cluster.budgetStatuses(p, now) {
 		if reflect.DeepEqual(b.is, b.want) {
 			continue
+		}
+		problem := b.newProblem()
+		if problem != "" {
+			if invalid++; invalid > maxInvalid {
+				continue
+			}
 		}
 		err := s.patch(ctx, key, b.want)
 		switch {
 		case ctx.Err() != nil:
 			return
-		case err == nil, apierrors.IsNotFound(err):
+		case apierrors.IsNotFound(err):
+			continue
+		case problem != "":
+			s.o.Record(invalidEvent(key, problem)) // also where an older API server refuses the status of what its schema refuses
+		}
+		if err == nil {
 			continue
 		}
 		if now.Sub(s.complained) >= complainEvery {
@@ -91,6 +100,23 @@ func (s *budgetStatus) write(ctx context.Context, p *progress, now time.Time) {
 		if apierrors.ReasonForError(err) == metav1.StatusReasonUnknown {
 			return // an API server that does not answer is asked once
 		}
+	}
+}
+
+// newProblem returns why a budget cannot be used, "" if it can, or its status says so already.
+func (p *statusPair) newProblem() string {
+	want := meta.FindStatusCondition(p.want.Conditions, v1alpha1.ConditionAccepted)
+	is := meta.FindStatusCondition(p.is.Conditions, v1alpha1.ConditionAccepted)
+	if want.Reason != v1alpha1.ReasonInvalid || is != nil && is.Reason == want.Reason && is.Message == want.Message {
+		return ""
+	}
+	return want.Message
+}
+
+func invalidEvent(key watch.Key, problem string) events.Event {
+	return events.Event{
+		Kind: "RestartBudget", APIVersion: v1alpha1.GroupVersion.String(), Namespace: key.Namespace, Name: key.Name,
+		Reason: eventInvalidBudget, Action: actionRestart, Note: problem,
 	}
 }
 
@@ -110,10 +136,10 @@ func (c *cluster) budgetStatuses(p *progress, now time.Time) map[watch.Key]statu
 	if c.budgets.Len() == 0 {
 		return nil
 	}
-	budgets := newSelection(c.budgets, func(b *budget) labels.Selector { return b.selector })
+	budgets := c.selectBudgets()
 	counts, workloads := map[*budget]*v1alpha1.RestartBudgetStatus{}, map[restartbudget.WorkloadID]bool{}
-	for _, all := range budgets.objects {
-		for _, b := range all {
+	for _, in := range budgets.namespaces {
+		for _, b := range in.objects {
 			counts[b] = &v1alpha1.RestartBudgetStatus{ObservedGeneration: b.generation}
 		}
 	}
@@ -130,10 +156,15 @@ func (c *cluster) budgetStatuses(p *progress, now time.Time) map[watch.Key]statu
 		}
 	}
 	others, statuses := overlapping(budgets, workloads), map[watch.Key]statusPair{}
-	for namespace, all := range budgets.objects {
-		for _, b := range all {
+	for namespace, in := range budgets.namespaces {
+		for _, b := range in.objects {
 			want := *counts[b]
 			want.Conditions = []metav1.Condition{b.accepted(want.Matched, others[b], now)}
+			statuses[watch.Key{Namespace: namespace, Name: b.name}] = statusPair{b.status, want}
+		}
+		for _, b := range budgets.beyond[namespace] {
+			want := v1alpha1.RestartBudgetStatus{ObservedGeneration: b.generation}
+			want.Conditions = []metav1.Condition{b.holdingAll().accepted(0, nil, now)}
 			statuses[watch.Key{Namespace: namespace, Name: b.name}] = statusPair{b.status, want}
 		}
 	}
@@ -141,7 +172,7 @@ func (c *cluster) budgetStatuses(p *progress, now time.Time) map[watch.Key]statu
 }
 
 // overlapping returns the names of the budgets that count for the same workloads as another one, by that: maxNamed, and one more if there are more.
-func overlapping(budgets *selection[budget], workloads map[restartbudget.WorkloadID]bool) map[*budget][]string {
+func overlapping(budgets countedBudgets, workloads map[restartbudget.WorkloadID]bool) map[*budget][]string {
 	others := map[*budget][]string{}
 	order := slices.SortedFunc(maps.Keys(workloads), func(a, b restartbudget.WorkloadID) int { return cmp.Compare(a.String(), b.String()) })
 	for _, id := range order {

@@ -7,7 +7,6 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
@@ -20,13 +19,14 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/v1alpha1"
 	"github.com/sonde-mesh/sonde/controller/watch"
 	"github.com/sonde-mesh/sonde/restartbudget"
 )
 
 // one is a budget of one pod, of pods with one of these labels app.
-func one(apps ...string) func(*budgetSpec) {
+func one(apps ...v1alpha1.LabelValue) func(*budgetSpec) {
 	return func(s *budgetSpec) { s.MaxUnavailable, s.Selector = new(intstr.FromInt32(1)), selecting(apps...) }
 }
 
@@ -115,9 +115,7 @@ func (a *statusAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // newStatus returns what writes the statuses of a world to an API server, and its log.
 func newStatus(t *testing.T, w *world, a *statusAPI) (*budgetStatus, *bytes.Buffer) {
 	t.Helper()
-	server := httptest.NewServer(a)
-	t.Cleanup(server.Close)
-	client, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL, QPS: -1})
+	client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://api", Transport: handled{a}, QPS: -1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -188,8 +186,8 @@ func TestProgress(t *testing.T) {
 	w := newWorld(t)
 	w.add(newDeployment(2), podOfApp("web-1", "web"), podOfApp("web-2", "web"), budgetOf("a", one("web")))
 	now := time.Now()
-	asking := Liveness{Asking: []Asking{{Container: "app", Since: now}}}
-	in, _ := w.input(map[watch.Key]Liveness{{Namespace: "shop", Name: "web-1"}: asking, {Namespace: "shop", Name: "web-2"}: asking})
+	asks := agentv1.ReportedLiveness{Report: asking("app"), At: now}
+	in, _ := w.input(map[watch.Key]agentv1.ReportedLiveness{{Namespace: "shop", Name: "web-1"}: asks, {Namespace: "shop", Name: "web-2"}: asks})
 	state := restartbudget.New()
 	p := progressOf(state, state.Decide(now, in))
 	uids := []string{"web-1", "web-2"}

@@ -7,17 +7,17 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/api/v1alpha1"
 	"github.com/sonde-mesh/sonde/controller/watch"
@@ -32,23 +32,34 @@ type cluster struct {
 	daemonSets   *watch.Store[*appsv1.DaemonSet, int]
 	disruption   *watch.Store[*policyv1.PodDisruptionBudget, disruption]
 	budgets      *watch.Store[*v1alpha1.RestartBudget, budget]
+
+	disruptionMatches *matches[disruption]
+	budgetMatches     *matches[budget]
 }
 
 // disruption is what is kept of a PodDisruptionBudget: its spec alone, since its status is late and reserves nothing.
 type disruption struct {
-	selector labels.Selector
+	created  time.Time
+	selector *keptSelector
 	limit    restartbudget.Limit
+	// tooLarge says why its selector is not kept, so that it counts for all pods of its namespace; "" if it is kept.
+	tooLarge string
 }
 
-// newCluster has clients of the API server without a timeout, the second one of group sonde.dev. It calls changed when something is different by which is
+// podShare bounds the pods of a namespace. One that does not count is as one that has ended: no grant is for it, so that its failures are held.
+func podShare(memory uint64) watch.Share[pod] {
+	return watch.Share[pod]{Bytes: watch.ShareOf(memory), Beyond: func(p *pod) pod { return pod{uid: p.uid, ended: true} }}
+}
+
+// newCluster has clients of the API server without a timeout, the second one of group sonde.dev, and the memory of this process. It calls changed when something is different by which is
 // decided, and granted for each pod to which other grants may belong.
-func newCluster(client kubernetes.Interface, sonde rest.Interface, changed func(), granted func(watch.Key), logger *slog.Logger) *cluster {
+func newCluster(client kubernetes.Interface, sonde rest.Interface, memory uint64, changed func(), granted func(watch.Key), logger *slog.Logger) *cluster {
 	apps := client.AppsV1().RESTClient()
 	c := &cluster{}
 	*c = cluster{
 		pods: watch.New(watch.Kind[*corev1.Pod, pod]{
 			Client: client.CoreV1().RESTClient(), Resource: "pods", Labels: mesh.LabelMesh, New: &corev1.Pod{}, Synced: changed,
-			Record: c.record,
+			Record: c.record, Share: podShare(memory),
 			Changed: func(key watch.Key, before, now *pod) {
 				if now != nil && !before.sameGrants(now) {
 					granted(key)
@@ -74,9 +85,18 @@ func newCluster(client kubernetes.Interface, sonde rest.Interface, changed func(
 		}),
 		disruption: watch.New(watch.Kind[*policyv1.PodDisruptionBudget, disruption]{
 			Client: client.PolicyV1().RESTClient(), Resource: "poddisruptionbudgets", New: &policyv1.PodDisruptionBudget{}, Synced: changed,
-			Record: readDisruption, Changed: func(watch.Key, *disruption, *disruption) { changed() },
+			Record: readDisruption,
+			Changed: func(key watch.Key, before, now *disruption) {
+				if now != nil && now.tooLarge != "" && (before == nil || before.tooLarge != now.tooLarge) {
+					logger.Warn("PodDisruptionBudget not kept as it is, it counts for all pods of its namespace", "namespace", key.Namespace, "name", key.Name, "err", now.tooLarge)
+				}
+				changed()
+			},
 		}),
 		budgets: newBudgets(sonde, changed, logger),
+
+		disruptionMatches: newMatches(func(d *disruption) *keptSelector { return d.selector }),
+		budgetMatches:     newMatches(func(b *budget) *keptSelector { return b.selector }),
 	}
 	return c
 }
@@ -89,15 +109,21 @@ func replicasOf(n *int32) int {
 	return int(*n)
 }
 
-// readDisruption returns false for a budget that selects nothing, or that Kubernetes does not use either.
+// readDisruption returns false for a budget that selects nothing, or that Kubernetes does not use either. One whose selector is too large counts for all
+// pods of its namespace, as it must loosen nothing.
 func readDisruption(b *policyv1.PodDisruptionBudget) (disruption, bool) {
-	selects, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
-	if err != nil || b.Spec.Selector == nil {
+	if b.Spec.Selector == nil {
 		return disruption{}, false
 	}
-	return disruption{selects, restartbudget.Limit{
+	d := disruption{created: b.CreationTimestamp.Time, limit: restartbudget.Limit{
 		Name: b.Namespace + "/" + b.Name, MaxUnavailable: amountOf(b.Spec.MaxUnavailable), MinAvailable: amountOf(b.Spec.MinAvailable),
-	}}, true
+	}}
+	var err error
+	if d.selector, err = boundedSelector(b.Spec.Selector); errors.Is(err, errTooLarge) {
+		d.selector, d.tooLarge = everything, "spec.selector: "+err.Error()
+		err = nil
+	}
+	return d, err == nil
 }
 
 // amountOf returns nil for what the API server would have refused.
@@ -136,11 +162,13 @@ func (c *cluster) lost() watch.Loss {
 }
 
 // input returns what to decide by, and the pods by UID.
-func (c *cluster) input(liveness map[watch.Key]Liveness) (in restartbudget.Input, pods map[string]watch.Key) {
+func (c *cluster) input(
+	liveness map[watch.Key]agentv1.ReportedLiveness,
+) (in restartbudget.Input, pods map[string]watch.Key) {
 	in.Workloads, pods = map[restartbudget.WorkloadID]*restartbudget.Workload{}, map[string]watch.Key{}
 	guarded := map[restartbudget.WorkloadID]bool{}
-	disruptions := newSelection(c.disruption, func(d *disruption) labels.Selector { return d.selector })
-	budgets := newSelection(c.budgets, func(b *budget) labels.Selector { return b.selector })
+	disruptions := c.selectDisruptions()
+	budgets := c.selectBudgets()
 	for _, key := range c.pods.Keys() {
 		p := c.pods.Get(key)
 		if p == nil || p.ended {
@@ -155,14 +183,15 @@ func (c *cluster) input(liveness map[watch.Key]Liveness) (in restartbudget.Input
 		counted := p.Pod
 		counted.Containers = make([]restartbudget.Container, len(p.Containers))
 		said := liveness[key]
+		counted.Reported = said.At
 		for i, container := range p.Containers {
-			counted.Containers[i] = said.judge(container)
+			counted.Containers[i] = judge(container, said.Report)
 		}
 		w.Pods[p.uid] = &counted
 		if !p.guarded() {
 			continue
 		}
-		in.Requests = append(in.Requests, said.requests(p)...)
+		in.Requests = append(in.Requests, requests(p, said)...)
 		disruptions.of(key.Namespace, p)
 		budgets.of(key.Namespace, p)
 		guarded[p.workload] = true
@@ -184,22 +213,23 @@ func (c *cluster) input(liveness map[watch.Key]Liveness) (in restartbudget.Input
 }
 
 // judge adds to a container whether its check has passed since its last restart.
-func (l Liveness) judge(c restartbudget.Container) restartbudget.Container {
-	if slices.Contains(l.Passing, c.Name) {
+func judge(c restartbudget.Container, said *agentv1.Liveness) restartbudget.Container {
+	if slices.Contains(said.GetPassing(), c.Name) {
 		c.Passed = c.Restarts
 	}
 	return c
 }
 
-// requests returns those of a pod. What is not guarded by the pod's own probe table asks in vain, and what has ended.
-func (l Liveness) requests(p *pod) []restartbudget.Request {
+// requests returns a pod's requests: of each container that fails without a grant, has not ended, and is guarded by the
+// pod's own probe table.
+func requests(p *pod, said agentv1.ReportedLiveness) []restartbudget.Request {
 	var all []restartbudget.Request
-	for _, f := range l.Asking {
+	for _, h := range said.Report.GetHeld() {
 		for i := range p.Containers {
-			if p.Containers[i].Name == f.Container && !p.instances[i].ended {
+			if h.GetGrant() == "" && p.Containers[i].Name == h.GetContainer() && !p.instances[i].ended {
 				all = append(all, restartbudget.Request{
-					ContainerKey: restartbudget.ContainerKey{PodUID: p.uid, Name: f.Container}, Workload: p.workload,
-					Restarts: p.Containers[i].Restarts, Since: f.Since,
+					ContainerKey: restartbudget.ContainerKey{PodUID: p.uid, Name: h.GetContainer()}, Workload: p.workload,
+					Restarts: p.Containers[i].Restarts, Since: said.Since(h),
 				})
 			}
 		}

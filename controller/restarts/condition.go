@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/controller/watch"
 	"github.com/sonde-mesh/sonde/restartbudget"
@@ -81,7 +82,9 @@ func holdings(decisions []restartbudget.Decision) map[string]*holding {
 func holds(d *restartbudget.Decision) bool { return d.Verdict == restartbudget.Held && !d.DryRun }
 
 // tellConditions has the conditions of pods written that say something else than what was decided.
-func (l *leader) tellConditions(now time.Time, decisions []restartbudget.Decision, liveness map[watch.Key]Liveness) {
+func (l *leader) tellConditions(
+	now time.Time, decisions []restartbudget.Decision, liveness map[watch.Key]agentv1.ReportedLiveness,
+) {
 	if l.noConditions {
 		return
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sonde-mesh/sonde/controller/watch"
+	"github.com/sonde-mesh/sonde/internal/run"
 	"github.com/sonde-mesh/sonde/restartbudget"
 )
 
@@ -70,6 +71,8 @@ type leader struct {
 	late  map[restartbudget.GrantID]bool
 	// judged are grants that have gone on, until a watch has that: their containers may have another grant by then.
 	judged map[restartbudget.GrantID]restartbudget.Grant
+	// sent are the statuses of grants that were sent last, taken those that the API server has taken, until a watch has them.
+	sent, taken map[watch.Key]sentStatus
 	// instances are the containers of open grants as they were seen first.
 	instances map[restartbudget.GrantID]uint64
 	// conditions are when those of pods were written last.
@@ -87,7 +90,7 @@ func newLeader(r *Restarts, epoch int64) *leader {
 	return &leader{
 		Restarts: r, epoch: epoch, writer: newWriter(r.o.Logger, r.o.Writes, r.Wake), report: newReport(r), status: newBudgetStatus(r), creating: map[writeID]creation{},
 		refused: map[restartbudget.ContainerKey]time.Time{}, known: map[watch.Key]bool{}, late: map[restartbudget.GrantID]bool{}, judged: map[restartbudget.GrantID]restartbudget.Grant{},
-		conditions: map[watch.Key]time.Time{},
+		sent: map[watch.Key]sentStatus{}, taken: map[watch.Key]sentStatus{}, conditions: map[watch.Key]time.Time{},
 	}
 }
 
@@ -150,12 +153,7 @@ func (l *leader) run(ctx context.Context) {
 		case <-l.wake:
 		case <-anyway.C:
 		}
-		pause := time.NewTimer(decideEvery)
-		select {
-		case <-ctx.Done():
-		case <-pause.C:
-		}
-		pause.Stop()
+		_ = run.Sleep(ctx, decideEvery) // the loop looks at ctx
 	}
 }
 
@@ -201,6 +199,12 @@ func (l *leader) forget(now time.Time) {
 	for id := range l.late {
 		if last, is := l.state.Last(id.ContainerKey); !is || last.ID != id {
 			delete(l.late, id)
+		}
+	}
+	for key, status := range l.sent {
+		if g := l.grants.Get(key); g == nil || g.version != status.version {
+			delete(l.sent, key)
+			delete(l.taken, key)
 		}
 	}
 }

@@ -14,8 +14,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/controller/watch"
 	"github.com/sonde-mesh/sonde/health/heartbeat"
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 	"github.com/sonde-mesh/sonde/restartbudget"
 )
 
@@ -67,15 +69,15 @@ func grantOfPod(name string) restartbudget.Grant {
 func (a *api) toldTo(pod string) []string {
 	a.t.Helper()
 	a.r.mu.Lock()
-	a.r.policies = map[watch.Key]Policy{}
+	a.r.policies = map[watch.Key]*agentv1.Restarts{}
 	a.r.mu.Unlock()
-	orders, known := a.r.Of(watch.Key{Namespace: "shop", Name: pod})
-	if !known {
+	orders := a.r.Of(watch.Key{Namespace: "shop", Name: pod})
+	if orders == nil {
 		a.t.Fatal("it is not known what an agent is told")
 	}
 	var all []string
-	for _, o := range orders.Grants {
-		all = append(all, fmt.Sprintf("%s %s %d", o.Name[strings.Index(o.Name, "app"):strings.LastIndex(o.Name, ".")], o.Container, o.Epoch))
+	for _, o := range orders.GetGrants() {
+		all = append(all, fmt.Sprintf("%s %s %d", o.GetName()[strings.Index(o.GetName(), "app"):strings.LastIndex(o.GetName(), ".")], o.GetContainer(), o.GetEpoch()))
 	}
 	return all
 }
@@ -248,43 +250,41 @@ func TestStuckAPIServer(t *testing.T) {
 		"500":       func(*http.Request) int { return http.StatusInternalServerError },
 		"429":       func(*http.Request) int { return http.StatusTooManyRequests },
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				a := newAPI(t, neverOpen)
-				loops := []*heartbeat.Loop{heartbeat.New("decisions", time.Minute), heartbeat.New("writes", time.Minute)}
-				a.r.o.Loop, a.r.o.Writes = loops[0], loops[1]
-				for i := range 10 {
-					a.deploy(fmt.Sprint("web", i), 4)
-				}
-				defer a.lead(1)()
+		virtual.Run(t, name, func(t *testing.T) {
+			a := newAPI(t, neverOpen)
+			loops := []*heartbeat.Loop{heartbeat.New("decisions", time.Minute), heartbeat.New("writes", time.Minute)}
+			a.r.o.Loop, a.r.o.Writes = loops[0], loops[1]
+			for i := range 10 {
+				a.deploy(fmt.Sprint("web", i), 4)
+			}
+			defer a.lead(1)()
+			wait(time.Second)
+			before := len(a.sent())
+			a.setAnswer(answer)
+			for i := range 10 {
+				a.fail(fmt.Sprintf("web%d-0", i), fmt.Sprintf("web%d-1", i))
+			}
+			for range 300 {
 				wait(time.Second)
-				before := len(a.sent())
-				a.setAnswer(answer)
-				for i := range 10 {
-					a.fail(fmt.Sprintf("web%d-0", i), fmt.Sprintf("web%d-1", i))
-				}
-				for range 300 {
-					wait(time.Second)
-					for _, l := range loops {
-						if err := l.Check(); err != nil {
-							t.Fatal(err)
-						}
+				for _, l := range loops {
+					if err := l.Check(); err != nil {
+						t.Fatal(err)
 					}
 				}
-				if n := len(a.sent()) - before; n > 300*writesAtOnce+writesBurst {
-					t.Errorf("%d requests in five minutes to an API server that does not serve", n)
-				}
-				if n := len(a.r.Round().Decisions); n != 20 {
-					t.Errorf("%d decisions, want 20", n)
-				}
-				a.setAnswer(nil)
-				wait(30 * time.Second)
-				var want []string
-				for i := range 10 {
-					want = append(want, fmt.Sprintf("web%d-0 app 3.0 epoch 1", i))
-				}
-				a.want(want...)
-			})
+			}
+			if n := len(a.sent()) - before; n > 300*writesAtOnce+writesBurst {
+				t.Errorf("%d requests in five minutes to an API server that does not serve", n)
+			}
+			if n := len(a.r.Round().Decisions); n != 20 {
+				t.Errorf("%d decisions, want 20", n)
+			}
+			a.setAnswer(nil)
+			wait(30 * time.Second)
+			var want []string
+			for i := range 10 {
+				want = append(want, fmt.Sprintf("web%d-0 app 3.0 epoch 1", i))
+			}
+			a.want(want...)
 		})
 	}
 }
@@ -340,7 +340,7 @@ func TestRefusedGrant(t *testing.T) {
 		wait(2 * time.Second)
 		a.want("web-1 app 3.0 epoch 1")
 		a.pass("web-1")
-		a.say("web-1", Liveness{Passing: []string{"app"}, Unused: []string{a.nameOf("web-1")}})
+		a.say("web-1", &agentv1.Liveness{Passing: []string{"app"}, Unused: []string{a.nameOf("web-1")}})
 		wait(pauseAfterRefusal)
 		a.want("web-0 app 3.1 epoch 1", "web-1 app 3.0 epoch 1 refunded")
 	})
@@ -393,7 +393,7 @@ func TestOutcomeBeforeTheNextGrant(t *testing.T) {
 		defer a.lead(8)()
 		a.fail("web-0")
 		wait(time.Second)
-		a.say("web-0", Liveness{}) // it uses the grant
+		a.say("web-0", &agentv1.Liveness{}) // it uses the grant
 		p := a.pod("web-0")
 		p.Status.ContainerStatuses[0].RestartCount++
 		a.setPod(p)

@@ -42,11 +42,16 @@ func newMetrics(r *Restarts, registerer prometheus.Registerer) *metrics {
 var (
 	breakerOpen = prometheus.NewDesc("sonde_restart_breaker_open",
 		"1 at the replica that leads while so many containers fail at once that no restart is granted.", nil, nil)
+	breakerNamespace = prometheus.NewDesc("sonde_restart_breaker_namespace_open",
+		"1 at the replica that leads while so many containers of one namespace fail at once that no restart is granted in it alone.", nil, nil)
 	grantsInProgress = prometheus.NewDesc("sonde_restart_grants_in_progress",
 		"Restarts of containers that are granted and take a place in the budgets of their workloads, at the replica that leads.", nil, nil)
 	livenessUnguarded = prometheus.NewDesc("sonde_liveness_unguarded",
 		"Liveness probes of pods with guarded liveness that are left to the kubelet, by reason, at the replica that leads. Those of pods without a sidecar (no_sidecar) are counted every five minutes.", []string{"reason"}, nil)
 )
+
+var budgetsNotUsed = prometheus.NewDesc("sonde_restart_budgets_invalid",
+	"RestartBudgets that are not used as they are written, so that what they select does not restart, by reason, at the replica that leads: invalid, too_large (its selector), or too_many (its namespace has too many).", []string{"reason"}, nil)
 
 // stateMetrics says what is now.
 type stateMetrics struct{ *Restarts }
@@ -54,22 +59,33 @@ type stateMetrics struct{ *Restarts }
 // Describe implements prometheus.Collector.
 func (m stateMetrics) Describe(to chan<- *prometheus.Desc) {
 	to <- breakerOpen
+	to <- breakerNamespace
 	to <- grantsInProgress
 	to <- livenessUnguarded
+	to <- budgetsNotUsed
 }
 
 // Collect implements prometheus.Collector.
 func (m stateMetrics) Collect(to chan<- prometheus.Metric) {
-	var open, inProgress float64
+	var open, namespaces, inProgress float64
 	var left [whys]int
+	var unused map[notUsed]int
 	if round := m.round.Load(); round != nil {
 		if round.Breaker.Open {
 			open = 1
 		}
+		if round.Breaker.Alone.Held > 0 {
+			namespaces = 1
+		}
 		inProgress, left = m.inProgress(), m.unguarded()
+		unused = m.cluster.unusedBudgets()
 	}
 	to <- prometheus.MustNewConstMetric(breakerOpen, prometheus.GaugeValue, open)
+	to <- prometheus.MustNewConstMetric(breakerNamespace, prometheus.GaugeValue, namespaces)
 	to <- prometheus.MustNewConstMetric(grantsInProgress, prometheus.GaugeValue, inProgress)
+	for _, reason := range allNotUsed {
+		to <- prometheus.MustNewConstMetric(budgetsNotUsed, prometheus.GaugeValue, float64(unused[reason]), string(reason))
+	}
 	for reason, n := range left {
 		to <- prometheus.MustNewConstMetric(livenessUnguarded, prometheus.GaugeValue, float64(n), whyNames[reason])
 	}

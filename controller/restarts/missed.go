@@ -10,6 +10,7 @@ import (
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/internal/podspec"
+	"github.com/sonde-mesh/sonde/internal/run"
 )
 
 // missedEvery is how often pods without a sidecar are looked for. They are not watched: a cluster may have many.
@@ -18,18 +19,11 @@ const missedEvery = 5 * time.Minute
 // countMissed counts the liveness probes of pods that the webhook has missed, until ctx ends.
 func (l *leader) countMissed(ctx context.Context) {
 	defer l.missed.Store(0)
-	each := time.NewTicker(missedEvery)
-	defer each.Stop()
-	for {
+	for range run.Every(ctx, missedEvery) {
 		if n, err := l.findMissed(ctx); err == nil {
 			l.missed.Store(n)
 		} else if ctx.Err() == nil {
 			l.o.Logger.WarnContext(ctx, "pods without a sidecar are not counted in sonde_liveness_unguarded", "err", err)
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-each.C:
 		}
 	}
 }
@@ -56,7 +50,7 @@ func (l *leader) findMissed(ctx context.Context) (n int64, err error) {
 
 // missedProbes returns how many liveness probes of a pod should be guarded and are not, since it has no sidecar; guarded is what its namespace says.
 func missedProbes(p *corev1.Pod, guarded bool) (n int64) {
-	if podspec.Ended(p) || p.Spec.HostNetwork || podspec.IsInjected(&p.Spec) || !asksForGuard(p, guarded) {
+	if podspec.Ended(p) || podspec.Unsupported(&p.Spec) != "" || podspec.IsInjected(&p.Spec) || !asksForGuard(p, guarded) {
 		return 0
 	}
 	for _, list := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {

@@ -72,6 +72,7 @@ func readPod(p *corev1.Pod) (pod, bool) {
 	}
 	if len(guarded) > 0 {
 		r.readGuarded(p, guarded, patience)
+		r.decides = decidesIn(table)
 	}
 	return r, true
 }
@@ -88,7 +89,6 @@ func (p *pod) readGuarded(o *corev1.Pod, guarded []string, patience map[string]t
 	p.instances = instancesOf(o, guarded, statuses)
 	for _, name := range guarded {
 		c := restartbudget.Container{Name: intern(name), Patience: patience[name]}
-		p.decides = max(p.decides, c.Patience)
 		if spec := podspec.Container(&o.Spec, name); spec != nil {
 			c.Image = intern(spec.Image)
 		}
@@ -99,12 +99,12 @@ func (p *pod) readGuarded(o *corev1.Pod, guarded []string, patience map[string]t
 	}
 }
 
-// guardedContainers returns those that a probe table guards, sorted, and how long the kubelet needs to restart each at most.
+// guardedContainers returns those that a probe table guards, sorted, and how long each takes at most to fail as often as the user allows.
 func guardedContainers(table mesh.ProbeTable) (all []string, patience map[string]time.Duration) {
 	patience = map[string]time.Duration{}
 	for _, p := range table {
 		if p.Guarded {
-			all, patience[p.Container] = append(all, p.Container), decidesIn(p)
+			all, patience[p.Container] = append(all, p.Container), checksOf(p, p.FailureThreshold)
 		}
 	}
 	slices.Sort(all)
@@ -119,7 +119,7 @@ func probeTable(spec *corev1.PodSpec, all bool) mesh.ProbeTable {
 		return nil
 	}
 	for i := range sidecar.Env {
-		if sidecar.Env[i].Name != mesh.EnvProbeTable || !all && !strings.Contains(sidecar.Env[i].Value, `"guarded"`) {
+		if sidecar.Env[i].Name != mesh.EnvProbeTable || len(sidecar.Env[i].Value) > mesh.MaxProbeTable || !all && !strings.Contains(sidecar.Env[i].Value, `"guarded"`) {
 			continue
 		}
 		if table, _, err := mesh.ParseProbeTable(sidecar.Env[i].Value); err == nil {

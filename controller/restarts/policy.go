@@ -4,50 +4,12 @@ import (
 	"context"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/controller/watch"
+	"github.com/sonde-mesh/sonde/internal/run"
 	"github.com/sonde-mesh/sonde/restartbudget"
-)
-
-// Policy is what holds for a pod until it changes. The zero Policy is to hold failures back, also while the control plane is away.
-type Policy struct {
-	Mode Mode
-	Away Away
-}
-
-// Mode says what becomes of failures without a grant.
-type Mode int
-
-// Modes.
-const (
-	// Hold holds them back.
-	Hold Mode = iota
-	// Native tells the kubelet.
-	Native
-	// Suspended holds them back, also those with a grant.
-	Suspended
-)
-
-// Away says what becomes of failures while the agent has no session. The zero Away holds them back.
-type Away struct {
-	Policy AwayPolicy
-	// After is how long the session must have been away.
-	After time.Duration
-	// Turn is that of the pod, from 0, of so many Turns, each of which lasts TurnTime. For AwaySlots alone.
-	Turn, Turns int
-	TurnTime    time.Duration
-}
-
-// AwayPolicy is a RestartBudget's whenAway.
-type AwayPolicy int
-
-// Policies.
-const (
-	// AwayHold holds failures back.
-	AwayHold AwayPolicy = iota
-	// AwaySlots tells the kubelet in the pod's turn.
-	AwaySlots
-	// AwayNative tells the kubelet.
-	AwayNative
 )
 
 // planEvery is how often policies are made anew at most.
@@ -68,23 +30,18 @@ func (r *Restarts) runPolicies(ctx context.Context) error {
 				r.o.Logger.WarnContext(ctx, "annotation of a running pod not followed", "namespace", w.pod.Namespace, "pod", w.pod.Name, "err", w.err())
 			}
 		}
-		pause := time.NewTimer(planEvery)
-		select {
-		case <-ctx.Done():
-		case <-pause.C:
-		}
-		pause.Stop()
+		_ = run.Sleep(ctx, planEvery) // the loop looks at ctx
 	}
 }
 
 // setPolicies has agents told whose policy differs.
-func (r *Restarts) setPolicies(now map[watch.Key]Policy) {
+func (r *Restarts) setPolicies(now map[watch.Key]*agentv1.Restarts) {
 	r.mu.Lock()
 	before := r.policies
 	r.policies = now
 	r.mu.Unlock()
 	for pod, policy := range now {
-		if before[pod] != policy {
+		if !proto.Equal(before[pod], policy) {
 			r.o.Tell(pod)
 		}
 	}
@@ -106,15 +63,17 @@ func (r *Restarts) setPolicies(now map[watch.Key]Policy) {
 	}
 }
 
-// policies returns those of guarded pods that have another one than the zero Policy.
-func (c *cluster) policies(s restartbudget.Settings) map[watch.Key]Policy {
-	all, away := map[watch.Key]Policy{}, c.newAbsence()
+// policies returns what guarded pods are told beside grants. Pods that hold failures back, also while the control plane is
+// away, are not in it.
+func (c *cluster) policies(s restartbudget.Settings) map[watch.Key]*agentv1.Restarts {
+	all, away := map[watch.Key]*agentv1.Restarts{}, c.newAbsence()
 	for _, key := range c.pods.Keys() {
 		p := c.pods.Get(key)
 		if !p.guarded() {
 			continue
 		}
-		if policy := (Policy{Mode: p.mode(s), Away: away.of(key, p)}); policy != (Policy{}) {
+		policy := &agentv1.Restarts{Mode: p.mode(s), WhenAway: away.of(key, p)}
+		if policy.GetMode() != agentv1.Restarts_HOLD || policy.GetWhenAway().GetPolicy() != agentv1.WhenAway_HOLD {
 			all[key] = policy
 		}
 	}
@@ -122,14 +81,14 @@ func (c *cluster) policies(s restartbudget.Settings) map[watch.Key]Policy {
 }
 
 // mode returns that of a pod: what says that nothing may hold a failure back comes first.
-func (p *pod) mode(s restartbudget.Settings) Mode {
+func (p *pod) mode(s restartbudget.Settings) agentv1.Restarts_Mode {
 	switch {
 	case s.Mode == restartbudget.Off, s.Mode == restartbudget.DryRun:
-		return Native
+		return agentv1.Restarts_NATIVE
 	case p.Native:
-		return Native
+		return agentv1.Restarts_NATIVE
 	case p.Suspended:
-		return Suspended
+		return agentv1.Restarts_SUSPENDED
 	}
-	return Hold
+	return agentv1.Restarts_HOLD
 }

@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/v1alpha1"
 	"github.com/sonde-mesh/sonde/controller/watch"
 	"github.com/sonde-mesh/sonde/restartbudget"
@@ -51,6 +52,15 @@ func (a *patched) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: "Failure", Reason: reasons[code], Code: int32(code)})
 }
 
+// handled is an http.RoundTripper that has a handler answer.
+type handled struct{ http.Handler }
+
+func (h handled) RoundTrip(r *http.Request) (*http.Response, error) {
+	answer := httptest.NewRecorder()
+	h.ServeHTTP(answer, r)
+	return answer.Result(), nil
+}
+
 // take returns the patches since the last call, sorted.
 func (a *patched) take() []string {
 	a.mu.Lock()
@@ -64,13 +74,11 @@ func (a *patched) take() []string {
 // newPatching returns a Restarts that writes to a, and whose watch is what the test puts into grants.
 func newPatching(t *testing.T, a *patched) *Restarts {
 	t.Helper()
-	server := httptest.NewServer(a)
-	t.Cleanup(server.Close)
 	scheme := runtime.NewScheme()
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
 		t.Fatal(err)
 	}
-	config := &rest.Config{Host: server.URL, APIPath: "/apis", ContentConfig: rest.ContentConfig{
+	config := &rest.Config{Host: "http://api", Transport: handled{a}, APIPath: "/apis", ContentConfig: rest.ContentConfig{
 		GroupVersion: &v1alpha1.GroupVersion, NegotiatedSerializer: serializer.NewCodecFactory(scheme).WithoutConversion(),
 	}}
 	writing, err := rest.RESTClientFor(config)
@@ -78,7 +86,7 @@ func newPatching(t *testing.T, a *patched) *Restarts {
 		t.Fatal(err)
 	}
 	return New(Options{
-		Watching: kubernetes.NewForConfigOrDie(&rest.Config{Host: server.URL}), Grants: writing, Writing: writing, Liveness: func() map[watch.Key]Liveness { return nil },
+		Watching: kubernetes.NewForConfigOrDie(&rest.Config{Host: "http://api", Transport: handled{a}}), Grants: writing, Writing: writing, Liveness: func() map[watch.Key]agentv1.ReportedLiveness { return nil },
 		Tell: func(watch.Key) {}, Logger: slog.New(slog.DiscardHandler),
 	})
 }

@@ -18,6 +18,7 @@ const (
 	eventGranted       = podcause.RestartGranted
 	eventHeld          = podcause.RestartHeld
 	eventUnhelpful     = "RestartsUnhelpful"
+	eventInvalidBudget = "RestartBudgetInvalid"
 	eventBreakerOpen   = "RestartBreakerOpened"
 	eventBreakerClosed = "RestartBreakerClosed"
 	actionRestart      = "Restart"
@@ -29,6 +30,8 @@ type report struct {
 
 	told    map[restartbudget.ContainerKey]*told
 	waiting map[template]bool // of which it was told that restarts do not help
+	open    bool              // the breaker, for all
+	alone   string            // the namespace for which alone it is open
 }
 
 // told is what was told of a container that asks.
@@ -119,22 +122,45 @@ func (r *report) unhelpful(in restartbudget.Input, pods map[string]watch.Key, d 
 	r.o.Record(e)
 }
 
-// breaker tells that nothing is granted any more, or that restarts are granted again: on the Lease of the control plane, since it is about no single
-// workload. The pods that it holds have events of their own.
+// breaker tells that nothing is granted any more, or that restarts are granted again. For all that is on the Lease of the control plane, since it is about
+// no single workload, and for a namespace on that. The pods that it holds have events of their own.
 func (r *report) breaker(ctx context.Context, b restartbudget.Breaker) {
 	if !b.Changed {
 		return
 	}
-	e := events.Event{Kind: "Lease", APIVersion: "coordination.k8s.io/v1", Namespace: r.o.Lease.Namespace, Name: r.o.Lease.Name, Action: actionRestart}
-	if b.Open {
-		r.o.Logger.WarnContext(ctx, "no restart is granted while so much fails at once", "containers", b.Held, "of", b.Guarded, "workloads", b.Workloads)
-		e.Reason = eventBreakerOpen
-		e.Note = fmt.Sprintf("no restart is granted: within a minute the liveness probes of %d of %d guarded containers failed, of %d workloads", b.Held, b.Guarded, b.Workloads)
-	} else {
-		r.o.Logger.InfoContext(ctx, "restarts are granted again")
-		e.Reason, e.Note, e.Normal = eventBreakerClosed, "restarts are granted again", true
+	if b.Open != r.open {
+		e := events.Event{Kind: "Lease", APIVersion: "coordination.k8s.io/v1", Namespace: r.o.Lease.Namespace, Name: r.o.Lease.Name, Action: actionRestart}
+		if r.open = b.Open; b.Open {
+			r.o.Logger.WarnContext(ctx, "no restart is granted while so much fails at once", "containers", b.Held, "of", b.Guarded, "workloads", b.Workloads)
+			e.Reason = eventBreakerOpen
+			e.Note = fmt.Sprintf("no restart is granted: within a minute the liveness probes of %d of %d guarded containers failed, of %d workloads", b.Held, b.Guarded, b.Workloads)
+		} else {
+			r.o.Logger.InfoContext(ctx, "restarts are granted again", "exceptNamespace", b.Alone.Name)
+			e.Reason, e.Note, e.Normal = eventBreakerClosed, "restarts are granted again", true
+		}
+		r.o.Record(e)
 	}
-	r.o.Record(e)
+	before, now := r.alone, b.Alone
+	if r.alone = now.Name; before == now.Name {
+		return
+	}
+	if before != "" && !b.Open {
+		r.o.Logger.InfoContext(ctx, "restarts are granted again in a namespace", "namespace", before)
+		e := aboutNamespace(before)
+		e.Reason, e.Note, e.Normal = eventBreakerClosed, "restarts are granted again in the namespace", true
+		r.o.Record(e)
+	}
+	if now.Held > 0 {
+		r.o.Logger.WarnContext(ctx, "no restart is granted in a namespace while so much of it fails at once", "namespace", now.Name, "containers", now.Held, "of", b.Guarded, "workloads", now.Workloads)
+		e := aboutNamespace(now.Name)
+		e.Reason, e.Note = eventBreakerOpen, "no restart is granted in the namespace: "+b.Why(now.Name)
+		r.o.Record(e)
+	}
+}
+
+// aboutNamespace returns an event about a namespace, which is in it.
+func aboutNamespace(name string) events.Event {
+	return events.Event{Kind: "Namespace", APIVersion: "v1", Namespace: name, Name: name, Action: actionRestart}
 }
 
 // aboutContainer returns an event about a container of a pod.

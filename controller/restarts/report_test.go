@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/controller/watch"
 	"github.com/sonde-mesh/sonde/restartbudget"
@@ -23,7 +24,7 @@ func (a *api) restart(pod string) {
 	p := a.pod(pod)
 	p.Status.ContainerStatuses[0].RestartCount++
 	a.setPod(p)
-	a.say(pod, Liveness{}) // not checked yet
+	a.say(pod, &agentv1.Liveness{}) // not checked yet
 }
 
 func TestEvents(t *testing.T) {
@@ -133,12 +134,42 @@ func (a *api) wantMetric(registry *prometheus.Registry, name, reason string, wan
 	}
 }
 
+// The breaker of a namespace alone is told in that namespace.
+func TestBreakerOfANamespaceIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAPI(t, restartbudget.Settings{})
+		registry := prometheus.NewRegistry()
+		a.r.metrics = newMetrics(a.r, registry)
+		for _, name := range []string{"a", "b", "c"} {
+			a.deploy(name, 1)
+		}
+		neighbour := guardedPod()
+		neighbour.Namespace, neighbour.Name, neighbour.UID = "other", "neighbour", "neighbour"
+		a.setPod(neighbour)
+		defer a.lead(1)()
+		a.fail("a-0", "b-0", "c-0")
+		wait(time.Second)
+		a.wantMetric(registry, "sonde_restart_breaker_open", "", 0)
+		a.wantMetric(registry, "sonde_restart_breaker_namespace_open", "", 1)
+		a.pass("a-0", "b-0", "c-0")
+		wait(2 * time.Minute)
+		a.wantMetric(registry, "sonde_restart_breaker_namespace_open", "", 0)
+		want := []string{"Namespace shop: no restart is granted in the namespace: within a minute 3 of 4 guarded containers failed, and 3 of them, of 3 workloads, in namespace shop, for which alone it is open"}
+		if diff := cmp.Diff(want, a.eventsOf(eventBreakerOpen)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", eventBreakerOpen, diff)
+		}
+		if diff := cmp.Diff([]string{"Namespace shop: restarts are granted again in the namespace"}, a.eventsOf(eventBreakerClosed)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", eventBreakerClosed, diff)
+		}
+	})
+}
+
 // All series are there from the start, also of a replica that does not lead, and each decision and reason has one.
 func TestMetricsFromTheStart(t *testing.T) {
 	a := newAPI(t, restartbudget.Settings{})
 	registry := prometheus.NewRegistry()
 	newMetrics(a.r, registry)
-	if n, err := testutil.GatherAndCount(registry); n != 18+1+1+int(whys) || err != nil {
+	if n, err := testutil.GatherAndCount(registry); n != 18+1+1+1+len(allNotUsed)+int(whys) || err != nil {
 		t.Errorf("%d series, %v", n, err)
 	}
 	problems, err := testutil.GatherAndLint(registry)
@@ -252,6 +283,7 @@ func TestMissedPods(t *testing.T) {
 			"a wrong value":            {annotated(mesh.AnnotationGuardedLiveness, "yes"), true, 0},
 			"it is not injected":       {annotated(mesh.LabelInjection, "disabled"), true, 0},
 			"on the node's network":    {missed(func(p *corev1.Pod) { p.Spec.HostNetwork = true }), true, 0},
+			"Windows":                  {missed(func(p *corev1.Pod) { p.Spec.OS = &corev1.PodOS{Name: corev1.Windows} }), true, 0},
 			"ended":                    {missed(func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }), true, 0},
 			"it has a sidecar":         {guardedPod(), true, 0},
 			"it has no liveness probe": {missed(func(p *corev1.Pod) { p.Spec.Containers[0].LivenessProbe = nil }), true, 0},

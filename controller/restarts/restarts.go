@@ -18,39 +18,16 @@ import (
 	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/v1alpha1"
 	"github.com/sonde-mesh/sonde/controller/events"
 	"github.com/sonde-mesh/sonde/controller/watch"
 	"github.com/sonde-mesh/sonde/health/heartbeat"
+	"github.com/sonde-mesh/sonde/internal/run"
 	"github.com/sonde-mesh/sonde/restartbudget"
 )
 
-// Liveness is what the agent of a pod says of its guarded liveness probes.
-type Liveness struct {
-	// Asking are the containers whose last check has failed, and which have no grant.
-	Asking []Asking
-	// Passing are the containers whose last check has passed. Unused are the names of grants by which a container has not restarted.
-	Passing, Unused []string
-	// Failing are all containers whose last check has failed, for Pods to show.
-	Failing []Failing
-}
-
-// Failing is a container whose liveness probe fails.
-type Failing struct {
-	Container string
-	Since     time.Time
-	// Reason is why the last check failed. Grant is the name of the one by which the kubelet is told so, "" if there is none.
-	Reason, Grant string
-}
-
-// Asking is a container that asks for a restart.
-type Asking struct {
-	Container string
-	// Since is since when its liveness probe fails.
-	Since time.Time
-}
-
-// Options of Restarts. All are required but Settings, Registerer and the Loops.
+// Options of Restarts. All are required but Memory, Settings, Registerer and the Loops.
 type Options struct {
 	// Watching and Grants are clients of the API server without a timeout, the second one of group sonde.dev; Writing is that with one.
 	Watching        kubernetes.Interface
@@ -58,7 +35,7 @@ type Options struct {
 	// Status is as Writing, for the status of RestartBudgets: the limit of its rate delays no grant.
 	Status rest.Interface
 	// Liveness returns what agents say, by pod, whichever replica they speak with.
-	Liveness func() map[watch.Key]Liveness
+	Liveness func() map[watch.Key]agentv1.ReportedLiveness
 	// Tell has the agent of a pod be told what Of returns, if its session is with this replica. It returns at once.
 	Tell   func(pod watch.Key)
 	Logger *slog.Logger
@@ -76,6 +53,8 @@ type Options struct {
 	Lease watch.Key
 	// Registerer of the metrics. Default none.
 	Registerer prometheus.Registerer
+	// Memory is how many bytes this process may use, of which a namespace has a share. Default 512 MiB.
+	Memory uint64
 	// Settings until Configure. They must be valid.
 	Settings restartbudget.Settings
 	// Loop watches the decisions of Lead, Writes what it sends.
@@ -87,8 +66,8 @@ type Restarts struct {
 	o        Options
 	grants   *watch.Store[*v1alpha1.RestartGrant, grant]
 	cluster  *cluster
-	wake     chan struct{} // something has changed that Lead decides by
-	plan     chan struct{} // something has changed that policies follow from
+	wake     run.Signal // something has changed that Lead decides by
+	plan     run.Signal // something has changed that policies follow from
 	settings atomic.Pointer[restartbudget.Settings]
 	metrics  *metrics
 	round    atomic.Pointer[Round]
@@ -96,7 +75,7 @@ type Restarts struct {
 
 	mu       sync.Mutex
 	ofPod    map[watch.Key]map[watch.Key]*grant // by pod, and by grant
-	policies map[watch.Key]Policy               // of pods with another one than the zero Policy; nil until all has been read
+	policies map[watch.Key]*agentv1.Restarts    // see cluster.policies; nil until all has been read
 }
 
 // grant is what is kept of a RestartGrant.
@@ -114,9 +93,9 @@ func New(o Options) *Restarts {
 	if o.Frozen == nil {
 		o.Frozen = func() string { return "" }
 	}
-	r := &Restarts{o: o, wake: make(chan struct{}, 1), plan: make(chan struct{}, 1), ofPod: map[watch.Key]map[watch.Key]*grant{}}
+	r := &Restarts{o: o, wake: run.NewSignal(), plan: run.NewSignal(), ofPod: map[watch.Key]map[watch.Key]*grant{}}
 	r.settings.Store(&o.Settings)
-	r.cluster = newCluster(o.Watching, o.Grants, r.clusterChanged, r.podChanged, o.Logger)
+	r.cluster = newCluster(o.Watching, o.Grants, o.Memory, r.clusterChanged, r.podChanged, o.Logger)
 	r.grants = watch.New(watch.Kind[*v1alpha1.RestartGrant, grant]{
 		Client: o.Grants, Resource: resource, New: &v1alpha1.RestartGrant{}, Record: r.read, Changed: r.changed, Synced: r.clusterChanged,
 	})
@@ -157,7 +136,7 @@ func (r *Restarts) unread() string {
 // clusterChanged has decisions and policies made anew.
 func (r *Restarts) clusterChanged() {
 	r.Wake()
-	signal(r.plan)
+	r.plan.Set()
 }
 
 // read decodes a RestartGrant. One that the leader cannot have written is logged and left out.
@@ -190,14 +169,7 @@ func (r *Restarts) changed(key watch.Key, before, now *grant) {
 }
 
 // Wake has Lead decide soon.
-func (r *Restarts) Wake() { signal(r.wake) }
-
-func signal(to chan<- struct{}) {
-	select {
-	case to <- struct{}{}:
-	default: // it was not taken since the last time
-	}
-}
+func (r *Restarts) Wake() { r.wake.Set() }
 
 // podChanged has the agent of a pod told what is granted to it now, and not to an earlier pod of its name, nor for an earlier restart.
 func (r *Restarts) podChanged(pod watch.Key) {
@@ -209,28 +181,17 @@ func (r *Restarts) podChanged(pod watch.Key) {
 	}
 }
 
-// Orders are what an agent is told.
-type Orders struct {
-	Policy
-
-	// Grants that are open, at most one of each container, sorted by name.
-	Grants []Open
-}
-
-// Open is a grant that an agent is told.
-type Open struct {
-	Name, Container string
-	Epoch           int64
-}
-
-// Of returns what the agent of a pod is to be told, and false while not all has been read that says so.
-func (r *Restarts) Of(pod watch.Key) (Orders, bool) {
+// Of returns what the agent of a pod is to be told, nil while not all has been read that says so.
+func (r *Restarts) Of(pod watch.Key) *agentv1.Restarts {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.policies == nil {
-		return Orders{}, false
+		return nil
 	}
-	orders := Orders{Policy: r.policies[pod]}
+	m := &agentv1.Restarts{WhenAway: &agentv1.WhenAway{}}
+	if policy := r.policies[pod]; policy != nil {
+		m.Mode, m.WhenAway = policy.GetMode(), policy.GetWhenAway()
+	}
 	now := r.cluster.pods.Get(pod)
 	last := map[string]watch.Key{}
 	for key, g := range r.ofPod[pod] {
@@ -240,9 +201,9 @@ func (r *Restarts) Of(pod watch.Key) (Orders, bool) {
 	}
 	for name, key := range last { // that of an earlier try is over, which may not be written yet
 		if g := r.ofPod[pod][key]; g.Outcome == restartbudget.Open && !g.DryRun {
-			orders.Grants = append(orders.Grants, Open{Name: key.Name, Container: name, Epoch: g.epoch})
+			m.Grants = append(m.Grants, &agentv1.RestartGrant{Name: key.Name, Container: name, Epoch: g.epoch})
 		}
 	}
-	slices.SortFunc(orders.Grants, func(a, b Open) int { return cmp.Compare(a.Name, b.Name) })
-	return orders, true
+	slices.SortFunc(m.GetGrants(), func(a, b *agentv1.RestartGrant) int { return cmp.Compare(a.GetName(), b.GetName()) })
+	return m
 }

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/api/v1alpha1"
 	"github.com/sonde-mesh/sonde/controller/watch"
@@ -160,15 +161,15 @@ func TestReadDisruption(t *testing.T) {
 func TestLiveness(t *testing.T) {
 	p, _ := readPod(guardedPod())
 	at := time.Now()
-	l := Liveness{Asking: []Asking{{Container: "app", Since: at}, {Container: "other", Since: at}, {Container: "none", Since: at}}}
+	l := agentv1.ReportedLiveness{Report: asking("app", "other", "none"), At: at}
 	want := []restartbudget.Request{{ContainerKey: restartbudget.ContainerKey{PodUID: "a", Name: "app"}, Workload: p.workload, Restarts: 3, Since: at}}
-	if diff := cmp.Diff(want, l.requests(&p)); diff != "" {
+	if diff := cmp.Diff(want, requests(&p, l)); diff != "" {
 		t.Errorf("requests() (-want +got):\n%s", diff)
 	}
-	if c := l.judge(p.Containers[0]); c.Passed != 0 {
+	if c := judge(p.Containers[0], l.Report); c.Passed != 0 {
 		t.Errorf("a container that fails has passed after restart %d", c.Passed)
 	}
-	if c := (Liveness{Passing: []string{"app"}}).judge(p.Containers[0]); c.Passed != 3 {
+	if c := judge(p.Containers[0], &agentv1.Liveness{Passing: []string{"app"}}); c.Passed != 3 {
 		t.Errorf("a container that passes has passed after restart %d, want 3", c.Passed)
 	}
 }

@@ -1,77 +1,186 @@
 package restarts
 
 import (
-	"cmp"
 	"maps"
 	"slices"
+	"sync"
 
 	"k8s.io/apimachinery/pkg/labels"
 
-	"github.com/sonde-mesh/sonde/controller/watch"
 	"github.com/sonde-mesh/sonde/restartbudget"
 )
 
 // selection finds the objects of one kind, such as budgets, that select pods. It is of one moment.
 type selection[R any] struct {
-	selector func(*R) labels.Selector
-	objects  map[string][]*R // by namespace, in the order of their names
-	last     map[restartbudget.WorkloadID]selected[R]
-	ofAny    map[restartbudget.WorkloadID]map[*R]bool // those that select one of the pods that were asked about
+	matches    *matches[R]
+	namespaces map[string]*selectable[R]
+	workloads  map[restartbudget.WorkloadID]*selected[R]
 }
 
-// selected are the objects that select pods with these labels.
+// selectable are the objects of a namespace.
+type selectable[R any] struct {
+	objects []*R // in the order that newSelection was given
+	index   *index
+}
+
+// selected is what was found for pods of a workload.
 type selected[R any] struct {
+	// labels of the last pod that was asked about, which by selects.
 	labels labels.Set
 	by     []*R
+	any    []bool // by place, which objects select one of the pods
 }
 
-func newSelection[O watch.Object, R any](s *watch.Store[O, R], selector func(*R) labels.Selector) *selection[R] {
-	found := &selection[R]{
-		selector: selector, objects: map[string][]*R{},
-		last: map[restartbudget.WorkloadID]selected[R]{}, ofAny: map[restartbudget.WorkloadID]map[*R]bool{},
+// matches remembers which objects select a pod while neither changes: comparing each pod with each object again in each round would take the leader as
+// long as tenants like.
+type matches[R any] struct {
+	selector func(*R) *keptSelector
+
+	mu      sync.Mutex
+	indexes map[string]*index // by namespace
+	ofPod   map[*pod]match
+}
+
+// match are the places of the objects of an index that select a pod.
+type match struct {
+	index  *index
+	places []int32
+}
+
+func newMatches[R any](selector func(*R) *keptSelector) *matches[R] {
+	return &matches[R]{selector: selector, indexes: map[string]*index{}, ofPod: map[*pod]match{}}
+}
+
+// newSelection has the objects by namespace. There are about so many pods.
+func (m *matches[R]) newSelection(objects map[string][]*R, pods int) *selection[R] {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.ofPod) > 2*pods+100 { // many of them have gone, or are others now
+		clear(m.ofPod)
 	}
-	keys := s.Keys()
-	slices.SortFunc(keys, func(a, b watch.Key) int { return cmp.Compare(a.Name, b.Name) })
-	for _, key := range keys {
-		if r := s.Get(key); r != nil {
-			found.objects[key.Namespace] = append(found.objects[key.Namespace], r)
+	found := &selection[R]{matches: m, namespaces: map[string]*selectable[R]{}, workloads: map[restartbudget.WorkloadID]*selected[R]{}}
+	indexes := map[string]*index{}
+	for namespace, all := range objects {
+		selectors := make([]*keptSelector, len(all))
+		for i, r := range all {
+			selectors[i] = m.selector(r)
 		}
+		indexes[namespace] = m.indexes[namespace]
+		if !indexes[namespace].isOf(selectors) {
+			indexes[namespace] = newIndex(selectors)
+		}
+		found.namespaces[namespace] = &selectable[R]{all, indexes[namespace]}
 	}
+	m.indexes = indexes
 	return found
 }
 
-// of returns the objects that select a guarded pod of a namespace, in the order of their names. Most pods of a workload have the same labels, so that
+// of returns the places of the objects of an index that select a pod.
+func (m *matches[R]) of(in *index, p *pod) []int32 {
+	m.mu.Lock()
+	known := m.ofPod[p]
+	m.mu.Unlock()
+	if known.index == in {
+		return known.places
+	}
+	places := in.find(p.labels)
+	m.mu.Lock()
+	m.ofPod[p] = match{in, places}
+	m.mu.Unlock()
+	return places
+}
+
+// of returns the objects that select a guarded pod of a namespace, in their order. Most pods of a workload have the same labels, so that
 // the answer for the one before holds.
 func (s *selection[R]) of(namespace string, p *pod) []*R {
-	objects := s.objects[namespace]
-	if len(objects) == 0 {
+	in := s.namespaces[namespace]
+	if in == nil {
 		return nil
 	}
-	if last, is := s.last[p.workload]; is && maps.Equal(last.labels, p.labels) {
-		return last.by
+	w := s.workloads[p.workload]
+	switch {
+	case w == nil:
+		w = &selected[R]{any: make([]bool, len(in.objects))}
+		s.workloads[p.workload] = w
+	case maps.Equal(w.labels, p.labels):
+		return w.by
 	}
-	var by []*R
-	for _, r := range objects {
-		if !s.selector(r).Matches(p.labels) {
-			continue
-		}
-		by = append(by, r)
-		if s.ofAny[p.workload] == nil {
-			s.ofAny[p.workload] = map[*R]bool{}
-		}
-		s.ofAny[p.workload][r] = true
+	places := s.matches.of(in.index, p)
+	w.labels, w.by = p.labels, make([]*R, len(places))
+	for i, place := range places {
+		w.by[i], w.any[place] = in.objects[place], true
 	}
-	s.last[p.workload] = selected[R]{p.labels, by}
-	return by
+	return w.by
 }
 
 // ofWorkload returns the objects that select any pod of a workload that was asked about: in a rollout, pods may have other labels than those before.
 func (s *selection[R]) ofWorkload(id restartbudget.WorkloadID) []*R {
+	w := s.workloads[id]
+	if w == nil {
+		return nil
+	}
 	var all []*R
-	for _, r := range s.objects[id.Namespace] {
-		if s.ofAny[id][r] {
+	for place, r := range s.namespaces[id.Namespace].objects {
+		if w.any[place] {
 			all = append(all, r)
 		}
 	}
 	return all
+}
+
+// index finds selectors without comparing a pod with each.
+type index struct {
+	selectors []*keptSelector
+	// byLabel has the places of selectors by a label, one of which a pod must have; anywhere has those of all others.
+	byLabel  map[label][]int32
+	anywhere []int32
+}
+
+// label of a pod.
+type label struct{ key, value string }
+
+func newIndex(selectors []*keptSelector) *index {
+	x := &index{selectors: selectors, byLabel: map[label][]int32{}}
+	required, uses := make([][][]label, len(selectors)), map[label]int{}
+	for i, s := range selectors {
+		required[i] = s.requiredLabels()
+		for _, alternatives := range required[i] {
+			for _, l := range alternatives {
+				uses[l]++
+			}
+		}
+	}
+	for i := range selectors {
+		if len(required[i]) == 0 {
+			x.anywhere = append(x.anywhere, int32(i))
+			continue
+		}
+		rarest := slices.MinFunc(required[i], func(a, b []label) int { return sum(uses, a) - sum(uses, b) }) // a label that all require tells none apart
+		for _, l := range rarest {
+			x.byLabel[l] = append(x.byLabel[l], int32(i))
+		}
+	}
+	return x
+}
+
+func sum(uses map[label]int, all []label) (n int) {
+	for _, l := range all {
+		n += uses[l]
+	}
+	return n
+}
+
+// isOf reports whether the index is one of these selectors, in this order.
+func (x *index) isOf(selectors []*keptSelector) bool {
+	return x != nil && slices.EqualFunc(x.selectors, selectors, func(a, b *keptSelector) bool { return a.hash == b.hash })
+}
+
+// find returns the places of the selectors that match labels, in order.
+func (x *index) find(set labels.Set) []int32 {
+	places := slices.Clone(x.anywhere)
+	for key, value := range set {
+		places = append(places, x.byLabel[label{key, value}]...)
+	}
+	slices.Sort(places)
+	return slices.Clip(slices.DeleteFunc(places, func(place int32) bool { return !x.selectors[place].Matches(set) }))
 }

@@ -3,6 +3,7 @@ package restarts
 import (
 	"time"
 
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/v1alpha1"
 	"github.com/sonde-mesh/sonde/controller/watch"
 	"github.com/sonde-mesh/sonde/restartbudget"
@@ -27,9 +28,26 @@ func (l *leader) settle(now time.Time, in restartbudget.Input) {
 			continue
 		}
 		if status, differs := l.statusFor(now, key, g, in); differs {
-			l.patchStatus(key, status)
+			l.writeStatus(key, g, status)
 		}
 	}
+}
+
+// sentStatus is a status that was sent, without its times, and the version of the object for which it was.
+type sentStatus struct {
+	version, outcome string
+	epoch            int64
+	ended            bool
+}
+
+// writeStatus has the status of a grant written, unless the API server has taken it, and no watch has the object since.
+func (l *leader) writeStatus(key watch.Key, g *grant, status v1alpha1.RestartGrantStatus) {
+	now := sentStatus{g.version, status.Outcome, status.Epoch, status.Ended != nil}
+	if l.taken[key] == now || l.writer.flies(writeID{classStatus, key}) {
+		return
+	}
+	l.sent[key] = now
+	l.patchStatus(key, status)
 }
 
 // statusFor returns what the status of a grant should be, and false if it is that.
@@ -114,10 +132,10 @@ func saysLess(written, known restartbudget.Grant) bool {
 
 // refund ends grants that were not used, as agents say. A sidecar that has restarted may say so of a grant by which its container has restarted: for one of
 // an earlier leader that may not have been seen yet.
-func (l *leader) refund(now time.Time, liveness map[watch.Key]Liveness) {
+func (l *leader) refund(now time.Time, liveness map[watch.Key]agentv1.ReportedLiveness) {
 	catchingUp := l.state.CatchingUp(now)
 	for pod, said := range liveness {
-		for _, name := range said.Unused {
+		for _, name := range said.Report.GetUnused() {
 			key := watch.Key{Namespace: pod.Namespace, Name: name}
 			if g := l.grants.Get(key); g != nil && g.pod == pod && (!catchingUp || !l.known[key]) {
 				l.state.Refund(now, g.ID)

@@ -1,10 +1,12 @@
 package restarts
 
 import (
+	"net/http"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/restartbudget"
 )
 
@@ -24,11 +26,44 @@ func TestOutcomeOfReplacedGrant(t *testing.T) {
 		p = a.pod("web-0")
 		p.Status.ContainerStatuses[0].RestartCount++
 		a.setPod(p)
+		a.fail("web-0") // once more
 		wait(time.Second)
 		stop()
 		defer a.lead(8)()
 		wait(time.Minute)
 		a.want("web-0 app 3.0 epoch 7 unhelpful", "web-0 app 4.0 epoch 7 unhelpful")
+	})
+}
+
+// A status that the API server has taken is not written again while a watch is late, and one that it has not taken is, as is what follows.
+func TestStatusIsWrittenOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAPI(t, restartbudget.Settings{})
+		a.deploy("web", 4)
+		a.put(grantOfPod("web-0"), "web-0", 7)
+		a.late, a.latency = true, 3*time.Second
+		lost := 2
+		a.answer = func(r *http.Request) int {
+			if r.Method == http.MethodPatch && lost > 0 {
+				lost--
+				return http.StatusInternalServerError
+			}
+			return -1
+		}
+		defer a.lead(8)()
+		wait(time.Minute)
+		a.want("web-0 app 3.0 epoch 8")
+		if n := len(statusPatches(a)); n != 3 {
+			t.Errorf("%d writes of the epoch, want two that fail and one that does not", n)
+		}
+		p := a.pod("web-0")
+		p.Status.ContainerStatuses[0].RestartCount++
+		a.setPod(p)
+		wait(time.Minute)
+		a.want("web-0 app 3.0 epoch 8 spent")
+		if n := len(statusPatches(a)); n != 4 {
+			t.Errorf("%d writes with the restart, want one more", n)
+		}
 	})
 }
 
@@ -98,7 +133,7 @@ func TestGrantOfAnEarlierLeaderIsGivenBackLater(t *testing.T) {
 		a.deploy("web", 4)
 		for _, pod := range []string{"web-0", "web-1"} {
 			a.put(grantOfPod(pod), pod, 7)
-			a.say(pod, Liveness{Unused: []string{a.nameOf(pod)}})
+			a.say(pod, &agentv1.Liveness{Unused: []string{a.nameOf(pod)}})
 		}
 		defer a.lead(8)()
 		wait(restartbudget.CatchUp / 2)

@@ -8,6 +8,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 	"github.com/sonde-mesh/sonde/restartbudget"
 )
 
@@ -27,23 +29,21 @@ func TestSpent(t *testing.T) {
 		"never restarts":       {corev1.RestartPolicyNever, ended(137), "spent"},
 		"the pod has failed":   {corev1.RestartPolicyNever, func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }, "spent"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				a := newAPI(t, restartbudget.Settings{})
-				a.deploy("web", 1)
-				p := a.pod("web-0")
-				p.Spec.RestartPolicy, p.Status.ContainerStatuses[0].ContainerID = tc.policy, "containerd://a"
-				a.setPod(p)
-				defer a.lead(1)()
-				a.fail("web-0")
-				wait(time.Second)
-				a.want("web-0 app 3.0 epoch 1")
-				a.say("web-0", Liveness{}) // it uses the grant, and asks for no other
-				tc.change(p)
-				a.setPod(p)
-				wait(time.Second)
-				a.want(strings.TrimSpace("web-0 app 3.0 epoch 1 " + tc.want))
-			})
+		virtual.Run(t, name, func(t *testing.T) {
+			a := newAPI(t, restartbudget.Settings{})
+			a.deploy("web", 1)
+			p := a.pod("web-0")
+			p.Spec.RestartPolicy, p.Status.ContainerStatuses[0].ContainerID = tc.policy, "containerd://a"
+			a.setPod(p)
+			defer a.lead(1)()
+			a.fail("web-0")
+			wait(time.Second)
+			a.want("web-0 app 3.0 epoch 1")
+			a.say("web-0", &agentv1.Liveness{}) // it uses the grant, and asks for no other
+			tc.change(p)
+			a.setPod(p)
+			wait(time.Second)
+			a.want(strings.TrimSpace("web-0 app 3.0 epoch 1 " + tc.want))
 		})
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sonde-mesh/sonde/controller/watch"
 	"github.com/sonde-mesh/sonde/health/heartbeat"
+	"github.com/sonde-mesh/sonde/internal/run"
 )
 
 // Limits of what a leader writes. In no second there are more than writesPerSecond requests: those of the burst, and what comes back meanwhile.
@@ -71,12 +72,14 @@ type writer struct {
 
 	limit    *rate.Limiter
 	complain rate.Sometimes
-	ready    chan struct{}
+	ready    run.Signal
 
 	mu      sync.Mutex
 	waiting map[writeID]*write
 	order   [classes][]writeID // of waiting
 	flying  map[writeID]bool
+	turns   map[string]int // of namespaces, while anything waits: a higher one is later
+	turn    int
 	paused  [classes]time.Time
 	results []result
 }
@@ -84,7 +87,7 @@ type writer struct {
 func newWriter(log *slog.Logger, loop *heartbeat.Loop, ended func()) *writer {
 	return &writer{
 		log: log, loop: loop, ended: ended, limit: rate.NewLimiter(writesPerSecond-writesBurst, writesBurst), complain: rate.Sometimes{Interval: complainEvery},
-		ready: make(chan struct{}, 1), waiting: map[writeID]*write{}, flying: map[writeID]bool{},
+		ready: run.NewSignal(), waiting: map[writeID]*write{}, flying: map[writeID]bool{}, turns: map[string]int{},
 	}
 }
 
@@ -102,7 +105,7 @@ func (w *writer) enqueue(next *write) {
 	if before == nil {
 		w.order[next.class] = append(w.order[next.class], next.writeID)
 	}
-	signal(w.ready)
+	w.ready.Set()
 }
 
 // withdraw takes back what waits, and reports whether it has. What was sent before, and may have been written, it takes back only with tried.
@@ -218,7 +221,8 @@ func (w *writer) pause() (time.Duration, bool) {
 	return shortest, there
 }
 
-// take returns the most important write that may be sent now, nil if there is none.
+// take returns the most important write that may be sent now, nil if there is none. Of one class namespaces take turns, so that none waits for all that
+// another one has.
 func (w *writer) take() *write {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -227,11 +231,15 @@ func (w *writer) take() *write {
 		if now.Before(w.paused[c]) {
 			continue
 		}
-		i := slices.IndexFunc(w.order[c], func(id writeID) bool { return !w.flying[id] })
+		i := w.nextOf(c)
 		if i < 0 {
 			continue
 		}
 		id := w.order[c][i]
+		if w.turn++; len(w.waiting) == 1 {
+			clear(w.turns)
+		}
+		w.turns[id.object.Namespace] = w.turn
 		next := w.waiting[id]
 		w.order[c] = slices.Delete(w.order[c], i, i+1)
 		delete(w.waiting, id)
@@ -239,6 +247,17 @@ func (w *writer) take() *write {
 		return next
 	}
 	return nil
+}
+
+// nextOf returns the place in order of the write of a class that is next, -1 if there is none. mu is held.
+func (w *writer) nextOf(c class) int {
+	next := -1
+	for i, id := range w.order[c] {
+		if !w.flying[id] && (next < 0 || w.turns[id.object.Namespace] < w.turns[w.order[c][next].object.Namespace]) {
+			next = i
+		}
+	}
+	return next
 }
 
 // finish takes what has become of a write. A grant of which that is not known is sent again: it is a reservation until then.
@@ -263,7 +282,7 @@ func (w *writer) finish(ctx context.Context, sent *write, err error) {
 	}
 	waiting := len(w.waiting)
 	w.mu.Unlock()
-	signal(w.ready)
+	w.ready.Set()
 	w.ended()
 	if err != nil && ctx.Err() == nil && !apierrors.IsAlreadyExists(err) && !isForbiddenCondition(sent.class, err) {
 		w.complain.Do(func() {

@@ -54,6 +54,24 @@ func runWriter(t *testing.T) (w *writer, stop func()) {
 
 func idOf(c class, name string) writeID { return writeID{c, watch.Key{Name: name}} }
 
+// Of one class namespaces take turns: none waits for all that another one has.
+func TestWriterTakesTurns(t *testing.T) {
+	w := newWriter(slog.New(slog.DiscardHandler), nil, func() {})
+	for i := range 100 {
+		w.put(writeID{classCondition, watch.Key{Namespace: "greedy", Name: strconv.Itoa(i)}}, nil)
+	}
+	for i := range 2 {
+		w.put(writeID{classCondition, watch.Key{Namespace: "modest", Name: strconv.Itoa(i)}}, nil)
+	}
+	var got []string
+	for range 5 {
+		got = append(got, w.take().object.String())
+	}
+	if want := []string{"greedy/0", "modest/0", "greedy/1", "modest/1", "greedy/2"}; !slices.Equal(got, want) {
+		t.Errorf("sent are %q, want %q", got, want)
+	}
+}
+
 // What is more important goes first, what is older before that, and of what has one ID only the newest.
 func TestWriterOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

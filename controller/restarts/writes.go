@@ -101,6 +101,10 @@ func (l *leader) takeResults(ctx context.Context, now time.Time) {
 				l.noConditions = true
 				l.o.Logger.InfoContext(ctx, "conditions of pods are not written: there is no right to", "condition", mesh.ConditionLivenessHeld, "err", r.err)
 			}
+		case classStatus:
+			if status, is := l.sent[r.object]; is && r.err == nil {
+				l.taken[r.object] = status
+			}
 		case classGrant:
 			c, is := l.creating[r.writeID]
 			if !is {

@@ -6,13 +6,12 @@ import (
 	"errors"
 	"io/fs"
 	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
-	"time"
+	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
@@ -24,7 +23,7 @@ import (
 
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/identity/secret"
-	"github.com/sonde-mesh/sonde/internal/waittest"
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -42,15 +41,13 @@ type apiServer struct {
 func newAPIServer(t *testing.T) (*apiServer, func() *Store) {
 	t.Helper()
 	s := &apiServer{t: t, secrets: map[string]*corev1.Secret{}, watchers: map[chan metav1.WatchEvent]bool{}}
-	server := httptest.NewServer(s)
-	t.Cleanup(server.Close)
+	dial := virtual.ServeHTTP(t, s, nil)
 	return s, func() *Store {
 		config := rest.ContentConfig{ContentType: "application/json", AcceptContentTypes: "application/json"}
-		client, err := clientv1.NewForConfig(&rest.Config{Host: server.URL, QPS: -1, ContentConfig: config})
+		client, err := clientv1.NewForConfig(&rest.Config{Host: "http://api", Dial: dial, QPS: -1, ContentConfig: config})
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(client.RESTClient().(*rest.RESTClient).Client.CloseIdleConnections)
 		return New(client.Secrets("sonde-system"))
 	}
 }
@@ -172,73 +169,79 @@ func refuse(w http.ResponseWriter, code int, reason metav1.StatusReason) {
 }
 
 func TestStore(t *testing.T) {
-	server, open := newAPIServer(t)
-	a, b := open(), open()
-	ctx := t.Context()
-	const name = "meshes/default/ca.json"
-	first, err := a.Create(ctx, name, []byte("of a"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := b.Create(ctx, name, []byte("of b")); !errors.Is(err, fs.ErrExist) {
-		t.Errorf("Create() of another replica = %v, want fs.ErrExist", err)
-	}
-	data, version, err := b.Read(ctx, name)
-	if err != nil || string(data) != "of a" || version != first {
-		t.Errorf("Read() = %q, %q, %v, want what the first replica has created, version %q", data, version, err, first)
-	}
-	if _, err := b.Update(ctx, name, []byte("by b"), version); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := a.Update(ctx, name, []byte("by a"), first); !errors.Is(err, secret.ErrConflict) {
-		t.Errorf("Update() of an old version = %v, want secret.ErrConflict", err)
-	}
-	if _, err := a.Create(ctx, "admin-token", []byte("token")); err != nil {
-		t.Fatal(err)
-	}
-	if names, err := a.List(ctx, "meshes"); err != nil || !slices.Equal(names, []string{"default"}) {
-		t.Errorf("List() = %v, %v, want default", names, err)
-	}
-	server.mu.Lock()
-	defer server.mu.Unlock()
-	kept := server.secrets["sonde-ca-default"]
-	if kept == nil || kept.Type != corev1.SecretTypeOpaque || string(kept.Data["ca.json"]) != "by b" || server.secrets["sonde-admin-token"] == nil {
-		t.Errorf("the API server has %v", server.secrets)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		server, open := newAPIServer(t)
+		a, b := open(), open()
+		ctx := t.Context()
+		const name = "meshes/default/ca.json"
+		first, err := a.Create(ctx, name, []byte("of a"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.Create(ctx, name, []byte("of b")); !errors.Is(err, fs.ErrExist) {
+			t.Errorf("Create() of another replica = %v, want fs.ErrExist", err)
+		}
+		data, version, err := b.Read(ctx, name)
+		if err != nil || string(data) != "of a" || version != first {
+			t.Errorf("Read() = %q, %q, %v, want what the first replica has created, version %q", data, version, err, first)
+		}
+		if _, err := b.Update(ctx, name, []byte("by b"), version); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := a.Update(ctx, name, []byte("by a"), first); !errors.Is(err, secret.ErrConflict) {
+			t.Errorf("Update() of an old version = %v, want secret.ErrConflict", err)
+		}
+		if _, err := a.Create(ctx, "admin-token", []byte("token")); err != nil {
+			t.Fatal(err)
+		}
+		if names, err := a.List(ctx, "meshes"); err != nil || !slices.Equal(names, []string{"default"}) {
+			t.Errorf("List() = %v, %v, want default", names, err)
+		}
+		server.mu.Lock()
+		defer server.mu.Unlock()
+		kept := server.secrets["sonde-ca-default"]
+		if kept == nil || kept.Type != corev1.SecretTypeOpaque || string(kept.Data["ca.json"]) != "by b" || server.secrets["sonde-admin-token"] == nil {
+			t.Errorf("the API server has %v", server.secrets)
+		}
+	})
 }
 
 func TestNothingIsThere(t *testing.T) {
-	_, open := newAPIServer(t)
-	s := open()
-	if _, _, err := s.Read(t.Context(), "admin-token"); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("Read() of nothing = %v, want fs.ErrNotExist", err)
-	}
-	if _, err := s.Update(t.Context(), "admin-token", nil, "1"); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("Update() of nothing = %v, want fs.ErrNotExist", err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		_, open := newAPIServer(t)
+		s := open()
+		if _, _, err := s.Read(t.Context(), "admin-token"); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("Read() of nothing = %v, want fs.ErrNotExist", err)
+		}
+		if _, err := s.Update(t.Context(), "admin-token", nil, "1"); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("Update() of nothing = %v, want fs.ErrNotExist", err)
+		}
+	})
 }
 
 func TestBadSecretsAreRefused(t *testing.T) {
-	server, open := newAPIServer(t)
-	s := open()
-	ctx := t.Context()
-	for _, name := range []string{"", "ca-default", "meshes/default/proxies/web.json", "meshes/default", "a/b", "Admin"} {
-		if _, err := s.Create(ctx, name, nil); !errors.Is(err, errName) {
-			t.Errorf("Create(%q) = %v, want errName", name, err)
+	synctest.Test(t, func(t *testing.T) {
+		server, open := newAPIServer(t)
+		s := open()
+		ctx := t.Context()
+		for _, name := range []string{"", "ca-default", "meshes/default/proxies/web.json", "meshes/default", "a/b", "Admin"} {
+			if _, err := s.Create(ctx, name, nil); !errors.Is(err, errName) {
+				t.Errorf("Create(%q) = %v, want errName", name, err)
+			}
 		}
-	}
-	if _, err := s.Create(ctx, "admin-token", make([]byte, maxSize+1)); err == nil || !strings.Contains(err.Error(), "at most") {
-		t.Errorf("Create() of too much = %v", err)
-	}
-	server.mu.Lock()
-	server.put("ADDED", &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "sonde-admin-token"}, Data: map[string][]byte{"token": []byte("hidden")}})
-	server.put("ADDED", &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "sonde-large"}, Data: map[string][]byte{"large": make([]byte, maxSize+1)}})
-	server.mu.Unlock()
-	for name, want := range map[string]string{"admin-token": `no key "admin-token"`, "large": "at most"} {
-		if _, _, err := s.Read(ctx, name); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hidden") {
-			t.Errorf("Read(%q) = %v, want an error that says %q", name, err, want)
+		if _, err := s.Create(ctx, "admin-token", make([]byte, maxSize+1)); err == nil || !strings.Contains(err.Error(), "at most") {
+			t.Errorf("Create() of too much = %v", err)
 		}
-	}
+		server.mu.Lock()
+		server.put("ADDED", &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "sonde-admin-token"}, Data: map[string][]byte{"token": []byte("hidden")}})
+		server.put("ADDED", &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "sonde-large"}, Data: map[string][]byte{"large": make([]byte, maxSize+1)}})
+		server.mu.Unlock()
+		for name, want := range map[string]string{"admin-token": `no key "admin-token"`, "large": "at most"} {
+			if _, _, err := s.Read(ctx, name); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hidden") {
+				t.Errorf("Read(%q) = %v, want an error that says %q", name, err, want)
+			}
+		}
+	})
 }
 
 func TestNames(t *testing.T) {
@@ -264,44 +267,52 @@ func TestNames(t *testing.T) {
 
 // Two control planes share the CA of a mesh, and a rotation that one of them begins.
 func TestReplicasShareCAs(t *testing.T) {
-	_, open := newAPIServer(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	var running sync.WaitGroup
-	defer running.Wait()
-	defer cancel()
-	start := func() *identity.Authority {
-		a, err := identity.New(ctx, identity.Options{Secrets: open(), Proxies: identity.NoProxies})
-		if err != nil {
+	synctest.Test(t, func(t *testing.T) {
+		_, open := newAPIServer(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		defer running.Wait()
+		defer cancel()
+		start := func() *identity.Authority {
+			a, err := identity.New(ctx, identity.Options{Secrets: open(), Proxies: identity.NoProxies})
+			if err != nil {
+				t.Fatal(err)
+			}
+			running.Go(func() {
+				if err := a.Run(ctx); err != nil {
+					t.Error(err)
+				}
+			})
+			return a
+		}
+		a, b := start(), start()
+		var made sync.WaitGroup
+		for _, one := range []*identity.Authority{a, b} {
+			made.Go(func() {
+				if err := one.Ensure(ctx, "default", 0); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		made.Wait()
+		if x, y := bundle(t, a), bundle(t, b); x != y || x == "" {
+			t.Fatalf("the replicas have the bundles %q and %q", x, y)
+		}
+		if err := a.StartRotation(ctx, "default", 0); err != nil {
 			t.Fatal(err)
 		}
-		running.Go(func() {
-			if err := a.Run(ctx); err != nil {
-				t.Error(err)
-			}
-		})
-		return a
-	}
-	a, b := start(), start()
-	var made sync.WaitGroup
-	for _, one := range []*identity.Authority{a, b} {
-		made.Go(func() {
-			if err := one.Ensure(ctx, "default", 0); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	made.Wait()
-	if x, y := bundle(t, a), bundle(t, b); x != y || x == "" {
-		t.Fatalf("the replicas have the bundles %q and %q", x, y)
-	}
-	if err := a.StartRotation(ctx, "default", 0); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "the other replica has the new bundle", func() bool { return bundle(t, a) == bundle(t, b) })
-	if err := a.Ensure(ctx, "other", 0); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "the other replica has the new CA", func() bool { return slices.Contains(b.Meshes(), "other") })
+		synctest.Wait()
+		if x, y := bundle(t, a), bundle(t, b); x != y {
+			t.Errorf("the replicas have the bundles %q and %q after a rotation of one has begun", x, y)
+		}
+		if err := a.Ensure(ctx, "other", 0); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if !slices.Contains(b.Meshes(), "other") {
+			t.Error("the other replica lacks the new CA")
+		}
+	})
 }
 
 func bundle(t *testing.T, a *identity.Authority) string {
@@ -311,9 +322,4 @@ func bundle(t *testing.T, a *identity.Authority) string {
 		t.Fatal(err)
 	}
 	return due.Bundle.ID
-}
-
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	waittest.Holds(t, 20*time.Second, what, holds)
 }

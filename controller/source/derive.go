@@ -19,18 +19,22 @@ type portUse struct {
 	protocol mesh.Protocol
 }
 
-// dataplaneOf returns the Dataplane of a pod, nil for one that has ended or has no address yet. Its inbounds are the declared
-// ports and those that Services use; ports that are not redirected have none.
+// dataplaneOf returns the Dataplane of a pod, nil for one that has ended, has no address yet, or does not count. Its inbounds are the declared
+// ports and those that Services use, of these as many as it may have; ports that are not redirected have none.
 func dataplaneOf(key watch.Key, p *Pod, used []portUse, drain *mesh.Drain) *mesh.Dataplane {
-	if p.Ended || p.Address == "" {
+	if p.Ended || p.Beyond || p.Address == "" {
 		return nil
 	}
 	protocols := map[uint32][]mesh.Protocol{}
 	for _, port := range p.Ports {
 		protocols[port] = nil
 	}
+	most := min(len(protocols)+maxUndeclared, maxPodPorts) // there may be as many slices as a tenant likes
 	for _, u := range used {
-		protocols[u.port] = append(protocols[u.port], u.protocol)
+		speaks, known := protocols[u.port]
+		if (known || len(protocols) < most) && !slices.Contains(speaks, u.protocol) {
+			protocols[u.port] = append(speaks, u.protocol)
+		}
 	}
 	d := &mesh.Dataplane{
 		Meta: mesh.Meta{

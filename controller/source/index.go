@@ -65,9 +65,9 @@ func (x *index) update(d dirty, get func(watch.Key) *slice) {
 	}
 }
 
-// linksOf returns what a slice links; nil links nothing.
+// linksOf returns what a slice links; nil, and one that does not count, link nothing.
 func linksOf(namespace string, s *slice) sliceLinks {
-	if s == nil {
+	if s == nil || s.beyond {
 		return sliceLinks{}
 	}
 	l := sliceLinks{service: watch.Key{Namespace: namespace, Name: s.service}}

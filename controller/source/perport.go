@@ -25,7 +25,7 @@ func readPerPort(spec *corev1.PodSpec) *PerPort {
 		return nil
 	}
 	at := slices.IndexFunc(c.Env, func(v corev1.EnvVar) bool { return v.Name == mesh.EnvProbeTable })
-	if at < 0 {
+	if at < 0 || len(c.Env[at].Value) > mesh.MaxProbeTable { // no program can have a longer one
 		return nil
 	}
 	table, _, err := mesh.ParseProbeTable(c.Env[at].Value)

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/internal/cut"
 	"github.com/sonde-mesh/sonde/internal/podspec"
 )
 
@@ -48,6 +49,9 @@ type Pod struct {
 	Ended bool
 	// Warnings are those of its injection, one per line.
 	Warnings string
+	// Problem says what of it has no effect, since it is beyond the bounds, and Beyond that it has no place in its namespace's share: it has no Dataplane.
+	Problem string
+	Beyond  bool
 }
 
 // Owner is what makes a pod.
@@ -61,19 +65,20 @@ func readPod(p *corev1.Pod) (Pod, bool) {
 	if !podspec.IsInjected(&p.Spec) {
 		return Pod{}, false
 	}
+	var wrong problems
 	r := Pod{
 		UID:            p.UID,
 		Mesh:           intern(p.Labels[mesh.LabelMesh]),
 		ServiceAccount: intern(p.Spec.ServiceAccountName),
 		Node:           intern(p.Spec.NodeName),
 		Address:        strings.Clone(p.Status.PodIP),
-		Ports:          declaredPorts(&p.Spec),
-		Excluded:       excludedPorts(p.Annotations),
-		ServerFirst:    portsOf(p.Annotations[mesh.AnnotationServerFirstPorts]),
-		Reachable:      reachable(p.Annotations),
+		Ports:          atMost(&wrong, "spec.containers[*].ports", declaredPorts(&p.Spec), maxPodPorts),
+		Excluded:       excludedPorts(p.Annotations, &wrong),
+		ServerFirst:    portsOf(p.Annotations, mesh.AnnotationServerFirstPorts, &wrong),
+		Reachable:      reachable(p.Annotations, &wrong),
 		Created:        p.CreationTimestamp.Time,
 		Ended:          podspec.Ended(p),
-		Warnings:       strings.Clone(p.Annotations[mesh.AnnotationInjectionWarnings]),
+		Warnings:       cut.Marked(p.Annotations[mesh.AnnotationInjectionWarnings], maxWarnings),
 	}
 	for i := range p.Spec.InitContainers {
 		if c := &p.Spec.InitContainers[i]; podspec.IsNativeSidecar(c) {
@@ -91,8 +96,9 @@ func readPod(p *corev1.Pod) (Pod, bool) {
 			r.Excluded = append(r.Excluded, metrics)
 		}
 	}
+	r.Problem = wrong.String()
 	r.Terminating, r.Drain = p.DeletionTimestamp != nil, drainAnnotation(p)
-	r.Owner = ownerOf(p)
+	r.Owner = OwnerOf(p)
 	r.Healthy, r.Marked = readiness(p)
 	for _, statuses := range [][]corev1.ContainerStatus{p.Status.InitContainerStatuses, p.Status.ContainerStatuses} {
 		for i := range statuses {
@@ -102,23 +108,14 @@ func readPod(p *corev1.Pod) (Pod, bool) {
 	return r, true
 }
 
-func ownerOf(p *corev1.Pod) Owner {
+// OwnerOf returns the controller of a pod, the zero value if it has none.
+func OwnerOf(p *corev1.Pod) Owner {
 	for _, o := range p.OwnerReferences {
 		if o.Controller != nil && *o.Controller {
 			return Owner{APIVersion: intern(o.APIVersion), Kind: intern(o.Kind), Name: intern(o.Name), UID: types.UID(intern(string(o.UID)))}
 		}
 	}
 	return Owner{}
-}
-
-// Warned returns what is kept of a pod that was left alone with a warning, and false for all others.
-func Warned(p *corev1.Pod) (Pod, bool) {
-	if podspec.IsInjected(&p.Spec) || p.Annotations[mesh.AnnotationInjectionWarnings] == "" {
-		return Pod{}, false
-	}
-	return Pod{
-		UID: p.UID, Owner: ownerOf(p), Created: p.CreationTimestamp.Time, Warnings: strings.Clone(p.Annotations[mesh.AnnotationInjectionWarnings]),
-	}, true
 }
 
 // FieldPath returns the path of a container, as the kubelet's events have it.
@@ -149,35 +146,40 @@ func declaredPorts(spec *corev1.PodSpec) []uint32 {
 }
 
 // excludedPorts returns the ports that are not redirected: those that the user excludes, and the agent's own.
-func excludedPorts(annotations map[string]string) []uint32 {
-	all := portsOf(annotations[mesh.AnnotationExcludeInboundPorts])
+func excludedPorts(annotations map[string]string, wrong *problems) []uint32 {
+	all := portsOf(annotations, mesh.AnnotationExcludeInboundPorts, wrong)
 	if on, err := mesh.ParseSwitch(annotations[mesh.AnnotationVirtualProbes]); err == nil && !on {
 		return all
 	}
-	return append(all, portsOf(annotations[mesh.AnnotationVirtualProbesPort])...)
+	return append(all, portsOf(annotations, mesh.AnnotationVirtualProbesPort, wrong)...)
 }
 
-// portsOf returns the ports in a list. The webhook has refused anything else in it.
-func portsOf(list string) []uint32 {
-	ports, _ := mesh.ParsePorts[uint32](list)
-	return ports
+// portsOf returns the ports that an annotation lists. The webhook has refused anything else in it.
+func portsOf(annotations map[string]string, name string, wrong *problems) []uint32 {
+	ports, _ := mesh.ParsePorts[uint32](annotations[name])
+	return atMost(wrong, annotationField(name), ports, maxListedPorts)
 }
 
 // reachable returns the services that an annotation limits the pod to, nil if there is none; "*" stands for all.
-func reachable(annotations map[string]string) []string {
+func reachable(annotations map[string]string, wrong *problems) []string {
 	text, limited := annotations[mesh.AnnotationReachableServices]
 	if !limited {
 		return nil
 	}
-	names := []string{}
+	names, all := []string{}, 0
 	for word := range strings.SplitSeq(text, ",") {
 		switch word = strings.TrimSpace(word); word {
 		case "":
 		case "*":
 			return nil
 		default:
-			names = append(names, strings.Clone(word))
+			if all++; all <= maxReachable {
+				names = append(names, strings.Clone(word))
+			}
 		}
+	}
+	if all > maxReachable {
+		wrong.add("%s: has %d services, and only the first %d count", annotationField(mesh.AnnotationReachableServices), all, maxReachable)
 	}
 	return names
 }

@@ -24,6 +24,9 @@ type service struct {
 	affinity mesh.SessionAffinity
 	policy   mesh.InternalTrafficPolicy
 	ports    []servicePort
+	// problem says what of it has no effect, beyond that all of it has none, see Pod.
+	problem string
+	beyond  bool
 }
 
 // servicePort is a TCP port of a Service.
@@ -58,6 +61,9 @@ func readService(s *corev1.Service) (service, bool) {
 			r.ports = append(r.ports, servicePort{name: strings.Clone(p.Name), port: uint32(p.Port), protocol: protocolOf(p.AppProtocol, p.Name)})
 		}
 	}
+	var wrong problems
+	r.ports = atMost(&wrong, "spec.ports", r.ports, maxServicePorts)
+	r.problem = wrong.String()
 	return r, true
 }
 
@@ -71,11 +77,15 @@ func (s *Source) ClusterIPs(key watch.Key) []string {
 
 // slice is what is kept of an EndpointSlice.
 type slice struct {
+	uid types.UID
 	// service is the name of its Service, in its namespace.
 	service   string
 	family    discoveryv1.AddressType
 	ports     []slicePort
 	endpoints []sliceEndpoint
+	// problem and beyond are as those of a service.
+	problem string
+	beyond  bool
 }
 
 // slicePort is a TCP port of the endpoints.
@@ -105,7 +115,7 @@ func readSlice(s *discoveryv1.EndpointSlice) (slice, bool) {
 	if name == "" || s.AddressType == discoveryv1.AddressTypeFQDN {
 		return slice{}, false
 	}
-	r := slice{service: strings.Clone(name), family: s.AddressType}
+	r := slice{uid: s.UID, service: strings.Clone(name), family: s.AddressType}
 	for i := range s.Ports {
 		p := &s.Ports[i]
 		if p.Port == nil || p.Protocol != nil && *p.Protocol != corev1.ProtocolTCP {
@@ -118,6 +128,9 @@ func readSlice(s *discoveryv1.EndpointSlice) (slice, bool) {
 		port.protocol = protocolOf(p.AppProtocol, port.name)
 		r.ports = append(r.ports, port)
 	}
+	var wrong problems
+	r.ports = atMost(&wrong, "ports", r.ports, maxServicePorts)
+	r.problem = wrong.String()
 	for i := range s.Endpoints {
 		if e := &s.Endpoints[i]; len(e.Addresses) > 0 {
 			r.endpoints = append(r.endpoints, readEndpoint(e))
@@ -140,7 +153,7 @@ func readEndpoint(e *discoveryv1.Endpoint) sliceEndpoint {
 	if e.NodeName != nil {
 		r.node = intern(*e.NodeName)
 	}
-	if ref := e.TargetRef; ref != nil && ref.Kind == "Pod" {
+	if ref := e.TargetRef; ref != nil && ref.Kind == "Pod" && len(ref.UID) <= maxUID && len(ref.Name) <= maxPodName {
 		r.pod, r.podName = ref.UID, strings.Clone(ref.Name)
 	}
 	return r

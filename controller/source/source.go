@@ -21,6 +21,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/controller/watch"
 	"github.com/sonde-mesh/sonde/health/heartbeat"
+	"github.com/sonde-mesh/sonde/internal/run"
 )
 
 // Builder receives the objects, under the name of the source. Its methods return at once. *meshview.Builder implements it.
@@ -52,7 +53,9 @@ type Options struct {
 	Drained func(pod watch.Key, uid types.UID, why string)
 	// Connected reports whether the agent of a proxy has a session, with any replica. Default: none has.
 	Connected func(proxy mesh.ID) bool
-	// Registerer for the metrics sonde_drain_* and sonde_frozen_endpoints. Default none.
+	// Memory is how many bytes this process may use, of which a namespace has a share. Default 512 MiB.
+	Memory uint64
+	// Registerer for the metrics sonde_objects_beyond_bounds, sonde_drain_* and sonde_frozen_endpoints. Default none.
 	Registerer prometheus.Registerer
 	// Logger, default none.
 	Logger *slog.Logger
@@ -69,7 +72,7 @@ type Source struct {
 	namespaces *watch.Store[*corev1.Namespace, Namespace]
 	nodes      *watch.Store[*corev1.Node, Node]
 	metrics    drainMetrics
-	wake       chan struct{}
+	wake       run.Signal
 
 	frozenMetrics frozenMetrics
 
@@ -139,24 +142,34 @@ func New(o Options) *Source {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	s := &Source{
-		o: o, wake: make(chan struct{}, 1), missing: 5, dirty: newDirty(), byUID: map[types.UID]watch.Key{},
+		o: o, wake: run.NewSignal(), missing: 5, dirty: newDirty(), byUID: map[types.UID]watch.Key{},
 		gone: map[podRef]struct{}{}, index: newIndex(), passed: map[watch.Key][]mesh.Key{}, proxy: map[watch.Key]mesh.Key{},
 		goneNodes: map[string]struct{}{}, held: map[watch.Key]serving{}, drains: map[watch.Key]*mesh.Drain{}, drained: map[watch.Key]drained{}, metrics: newDrainMetrics(o.Registerer),
 		ignoreNodes: o.Drains.IgnoreNodes, kept: map[podRef]kept{}, frozenMetrics: newFrozenMetrics(o.Registerer),
 	}
+	if o.Registerer != nil {
+		o.Registerer.MustRegister(beyondMetric{s})
+	}
+	share := watch.ShareOf(o.Memory)
 	s.pods = watch.New(watch.Kind[*corev1.Pod, Pod]{
-		Client: o.Client.CoreV1().RESTClient(), Resource: "pods", Labels: mesh.LabelMesh, New: &corev1.Pod{},
+		Client: o.Client.CoreV1().RESTClient(), Resource: "pods", Labels: mesh.LabelMesh, New: &corev1.Pod{}, Share: podShare(share),
 		Record: readPod, Changed: s.podChanged, Synced: s.kindSynced,
 	})
 	s.services = watch.New(watch.Kind[*corev1.Service, service]{
-		Client: o.Client.CoreV1().RESTClient(), Resource: "services", New: &corev1.Service{},
+		Client: o.Client.CoreV1().RESTClient(), Resource: "services", New: &corev1.Service{}, Share: serviceShare(share),
 		Record: readService, Synced: s.kindSynced,
-		Changed: func(key watch.Key, _, _ *service) { s.mark(func(d *dirty) { d.services[key] = struct{}{} }) },
+		Changed: func(key watch.Key, before, now *service) {
+			s.noteProblem("Service", key, before.wrong(), now.wrong())
+			s.mark(func(d *dirty) { d.services[key] = struct{}{} })
+		},
 	})
 	s.slices = watch.New(watch.Kind[*discoveryv1.EndpointSlice, slice]{
-		Client: o.Client.DiscoveryV1().RESTClient(), Resource: "endpointslices", New: &discoveryv1.EndpointSlice{},
+		Client: o.Client.DiscoveryV1().RESTClient(), Resource: "endpointslices", New: &discoveryv1.EndpointSlice{}, Share: sliceShare(share),
 		Record: readSlice, Synced: s.kindSynced,
-		Changed: func(key watch.Key, _, _ *slice) { s.mark(func(d *dirty) { d.slices[key] = struct{}{} }) },
+		Changed: func(key watch.Key, before, now *slice) {
+			s.noteProblem("EndpointSlice", key, before.wrong(), now.wrong())
+			s.mark(func(d *dirty) { d.slices[key] = struct{}{} })
+		},
 	})
 	s.namespaces = watch.New(watch.Kind[*corev1.Namespace, Namespace]{
 		Client: o.Client.CoreV1().RESTClient(), Resource: "namespaces", New: &corev1.Namespace{},
@@ -230,6 +243,7 @@ func (s *Source) Lost() watch.Loss {
 func (s *Source) PodRevision() watch.Revision { return s.pods.Revision() }
 
 func (s *Source) podChanged(key watch.Key, before, now *Pod) {
+	s.noteProblem("Pod", key, before.wrong(), now.wrong())
 	s.mark(func(d *dirty) {
 		if before != nil && now != nil && before.sameButReadiness(now) {
 			if n := s.nodes.Get(watch.Key{Name: now.Node}); before.Marked || now.Marked || n != nil && n.Unknown { // else the slice alone says it
@@ -261,10 +275,7 @@ func (s *Source) mark(change func(*dirty)) {
 	s.mu.Lock()
 	change(&s.dirty)
 	s.mu.Unlock()
-	select {
-	case s.wake <- struct{}{}:
-	default: // derive has not yet seen the last one
-	}
+	s.wake.Set()
 }
 
 // take returns what has changed, and false while not every kind is there: what the first would make would be taken back.
@@ -360,10 +371,10 @@ func (s *Source) forget(d *dirty) {
 	s.forgetNodes(d)
 }
 
-// podOf finds the pod of an endpoint.
+// podOf finds the pod of an endpoint. One that does not count is as one that is gone: its Envoy may have no listener.
 func (s *Source) podOf(ref podRef) (p *Pod, gone, drains bool) {
 	if p = s.pods.Get(ref.key); p != nil && p.UID == ref.uid {
-		return p, p.Ended, s.drains[ref.key].Applies()
+		return p, p.Ended || p.Beyond, s.drains[ref.key].Applies()
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

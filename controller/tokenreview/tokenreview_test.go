@@ -6,10 +6,10 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -21,6 +21,7 @@ import (
 	"github.com/sonde-mesh/sonde/agents/join"
 	"github.com/sonde-mesh/sonde/controller/tokenreview"
 	"github.com/sonde-mesh/sonde/identity"
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -49,16 +50,13 @@ func (all pods) Pod(uid string) (tokenreview.Pod, bool) {
 	return tokenreview.Pod{}, false
 }
 
-// apiServer answers TokenReviews over HTTP as the API server does.
+// apiServer answers TokenReviews over HTTP, in a bubble, as the API server does.
 func apiServer(t *testing.T, answer http.HandlerFunc) tokenreview.Reviews {
 	t.Helper()
-	server := httptest.NewServer(answer)
-	t.Cleanup(server.Close)
-	client, err := clientv1.NewForConfig(&rest.Config{Host: server.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json", AcceptContentTypes: "application/json"}})
+	client, err := clientv1.NewForConfig(&rest.Config{Host: "http://api", Dial: virtual.ServeHTTP(t, answer, nil), ContentConfig: rest.ContentConfig{ContentType: "application/json", AcceptContentTypes: "application/json"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(client.RESTClient().(*rest.RESTClient).Client.CloseIdleConnections)
 	return client.TokenReviews()
 }
 
@@ -147,7 +145,7 @@ func TestAuthenticate(t *testing.T) {
 		"pod that is no mesh": {pods: with(func(p *tokenreview.Pod) { p.Mesh = "" }), err: refused, want: "in no mesh"},
 	}
 	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
+		virtual.Run(t, name, func(t *testing.T) {
 			s := good()
 			if tc.bend != nil {
 				tc.bend(&s)
@@ -180,35 +178,35 @@ func TestTokenThatIsNotSent(t *testing.T) {
 	claims := func(audience, pod string) string {
 		return `{"aud":[` + audience + `],"kubernetes.io":{"namespace":"shop",` + pod + `,"serviceaccount":{"name":"web"}}}`
 	}
-	var asked atomic.Int32
-	a, err := tokenreview.New(tokenreview.Options{Reviews: apiServer(t, func(http.ResponseWriter, *http.Request) { asked.Add(1) }), Pods: pods{web1}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, tc := range map[string]struct{ token, want string }{
-		"empty":             {"", "empty"},
-		"too long":          {strings.Repeat("a", 16<<10+1), "at most 16384"},
-		"no JWT":            {"nonsense", "no signed JWT"},
-		"no signature":      {strings.TrimSuffix(secretToken, ".c2lnbmF0dXJl"), "no signed JWT"},
-		"no JSON":           {token("{"), "not those of a projected token"},
-		"other JSON":        {token(`{"kubernetes.io":[]}`), "not those of a projected token"},
-		"of the API server": {token(claims(`"https://kubernetes.default.svc"`, pod)), `must hold "sonde-cp"`},
-		"no audience":       {token(claims(``, pod)), `must hold "sonde-cp"`},
-		"of no pod":         {token(claims(`"sonde-cp"`, `"node":{"name":"node-1"}`)), "bound to no pod"},
-		"no UID":            {token(claims(`"sonde-cp"`, `"pod":{"name":"web-1"}`)), "bound to no pod"},
-		"of another pod":    {token(claims(`"sonde-cp"`, `"pod":{"name":"web-1","uid":"uid-2"}`)), "with UID uid-2 is deleted, or not seen yet"},
-		"of a long name":    {token(claims(`"sonde-cp"`, `"pod":{"name":"web-1","uid":"`+strings.Repeat("u", 9000)+`"}`)), "with UID uuu"},
-	} {
-		t.Run(name, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var asked atomic.Int32
+		a, err := tokenreview.New(tokenreview.Options{Reviews: apiServer(t, func(http.ResponseWriter, *http.Request) { asked.Add(1) }), Pods: pods{web1}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, tc := range map[string]struct{ token, want string }{
+			"empty":             {"", "empty"},
+			"too long":          {strings.Repeat("a", 16<<10+1), "at most 16384"},
+			"no JWT":            {"nonsense", "no signed JWT"},
+			"no signature":      {strings.TrimSuffix(secretToken, ".c2lnbmF0dXJl"), "no signed JWT"},
+			"no JSON":           {token("{"), "not those of a projected token"},
+			"other JSON":        {token(`{"kubernetes.io":[]}`), "not those of a projected token"},
+			"of the API server": {token(claims(`"https://kubernetes.default.svc"`, pod)), `must hold "sonde-cp"`},
+			"no audience":       {token(claims(``, pod)), `must hold "sonde-cp"`},
+			"of no pod":         {token(claims(`"sonde-cp"`, `"node":{"name":"node-1"}`)), "bound to no pod"},
+			"no UID":            {token(claims(`"sonde-cp"`, `"pod":{"name":"web-1"}`)), "bound to no pod"},
+			"of another pod":    {token(claims(`"sonde-cp"`, `"pod":{"name":"web-1","uid":"uid-2"}`)), "with UID uid-2 is deleted, or not seen yet"},
+			"of a long name":    {token(claims(`"sonde-cp"`, `"pod":{"name":"web-1","uid":"`+strings.Repeat("u", 9000)+`"}`)), "with UID uuu"},
+		} {
 			_, err := a.Authenticate(t.Context(), tc.token)
 			if err == nil || !strings.Contains(err.Error(), tc.want) || len(err.Error()) > 400 || len(tc.token) > 100 && strings.Contains(err.Error(), tc.token) {
-				t.Errorf("error = %v, want one that says %q", err, tc.want)
+				t.Errorf("%s: error = %v, want one that says %q", name, err, tc.want)
 			}
-		})
-	}
-	if n := asked.Load(); n > 0 {
-		t.Errorf("the API server is asked %d times", n)
-	}
+		}
+		if n := asked.Load(); n > 0 {
+			t.Errorf("the API server is asked %d times", n)
+		}
+	})
 }
 
 // The API server is at fault: the agent tries again.
@@ -224,13 +222,17 @@ func TestUnavailable(t *testing.T) {
 		},
 	}
 	for name, answer := range tests {
-		t.Run(name, func(t *testing.T) {
-			a, err := tokenreview.New(tokenreview.Options{Reviews: apiServer(t, answer), Pods: pods{web1}, Timeout: 200 * time.Millisecond})
+		virtual.Run(t, name, func(t *testing.T) {
+			a, err := tokenreview.New(tokenreview.Options{Reviews: apiServer(t, answer), Pods: pods{web1}})
 			if err != nil {
 				t.Fatal(err)
 			}
+			began := time.Now()
 			if _, err := a.Authenticate(t.Context(), secretToken); !errors.Is(err, identity.ErrUnavailable) || strings.Contains(err.Error(), secretToken) {
 				t.Errorf("error = %v, want ErrUnavailable without the token", err)
+			}
+			if took := time.Since(began); took > 5*time.Second {
+				t.Errorf("it took %s", took)
 			}
 		})
 	}

@@ -1,11 +1,18 @@
 package uninjected
 
 import (
+	"context"
+	"fmt"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sonde-mesh/sonde/controller/events"
 )
 
 func TestTelling(t *testing.T) {
@@ -16,10 +23,10 @@ func TestTelling(t *testing.T) {
 		want bool
 	}{{0, true}, {every, false}, {again - every, false}, {again, true}, {again + every, false}} {
 		one.begin(start.Add(tc.at))
-		if got := one.due("u"); got != tc.want {
+		if got := one.due("u", again); got != tc.want {
 			t.Errorf("after %s it is told of: %t", tc.at, got)
 		}
-		if one.due("u") {
+		if one.due("u", again) {
 			t.Error("it is told of twice in one round")
 		}
 		one.end()
@@ -30,6 +37,39 @@ func TestTelling(t *testing.T) {
 	}
 }
 
+// A pod that should have a sidecar is told of again and again, and one that is left alone once, to whoever made it.
+func TestTell(t *testing.T) {
+	for name, tc := range map[string]struct {
+		absence Absence
+		want    []string
+	}{
+		"missing":     {Absence{Missing: "it should"}, []string{"0s NotInjected: it should", "50m0s NotInjected: it should"}},
+		"left alone":  {Absence{Warning: "left alone"}, []string{"0s warned: left alone"}},
+		"nobody asks": {Absence{}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got []string
+			told := &telling{told: map[types.UID]time.Time{}}
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}}
+			for at := time.Duration(0); at <= again; at += again / 2 {
+				o := Options{
+					WhyNot: func(*corev1.Pod) Absence { return tc.absence },
+					Record: func(e events.Event) { got = append(got, fmt.Sprintf("%s %s: %s", at, e.Reason, e.Note)) },
+					Warn: func(_ context.Context, _ *corev1.Pod, w string) {
+						got = append(got, fmt.Sprintf("%s warned: %s", at, w))
+					},
+				}
+				told.begin(time.Unix(1e9, 0).Add(at))
+				o.tell(t.Context(), told, pod)
+				told.end()
+			}
+			if !slices.Equal(got, tc.want) {
+				t.Errorf("told %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
 // More than fit into one round are told of in the next ones.
 func TestTellingOfMany(t *testing.T) {
 	many := telling{told: map[types.UID]time.Time{}}
@@ -37,7 +77,7 @@ func TestTellingOfMany(t *testing.T) {
 		many.begin(time.Unix(1e9, 0).Add(time.Duration(round) * every))
 		told := 0
 		for i := range perRound + 10 {
-			if many.due(types.UID(strconv.Itoa(i))) {
+			if many.due(types.UID(strconv.Itoa(i)), again) {
 				told++
 			}
 		}

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/sonde-mesh/sonde/health/heartbeat"
+	"github.com/sonde-mesh/sonde/internal/run"
 )
 
 const (
@@ -26,21 +27,18 @@ const (
 
 // Keeper decides when to write. New makes one.
 type Keeper struct {
-	wake  chan struct{}
+	wake  run.Signal
 	limit *rate.Limiter
 }
 
 // New returns a Keeper, for one Run.
 func New() *Keeper {
-	return &Keeper{wake: make(chan struct{}, 1), limit: rate.NewLimiter(writesPerSecond, writesBurst)}
+	return &Keeper{wake: run.NewSignal(), limit: rate.NewLimiter(writesPerSecond, writesBurst)}
 }
 
 // Wake says that an object may have changed. It does not block, and may be called from any goroutine.
 func (k *Keeper) Wake() {
-	select {
-	case k.wake <- struct{}{}:
-	default: // the last change was not yet looked at
-	}
+	k.wake.Set()
 }
 
 // Work of a Keeper. Write and Failing are required.

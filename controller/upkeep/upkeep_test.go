@@ -64,7 +64,7 @@ func start(t *testing.T) *kept {
 
 // advance moves the clock of the bubble.
 func advance(d time.Duration) {
-	time.Sleep(d) //nolint:forbidigo // the time of a bubble
+	time.Sleep(d)
 	synctest.Wait()
 }
 

@@ -1,4 +1,4 @@
-// Package warnings shows what the webhook has warned about: the author of a Deployment does not see the warnings about its pods, so
+// Package warnings shows what is warned about pods: the author of a Deployment does not see the warnings of the webhook about its pods, so
 // they become an event of the pod, and of what has made it.
 package warnings
 
@@ -32,8 +32,7 @@ const fresh = 2 * time.Minute
 
 // Warnings makes the events.
 type Warnings struct {
-	client kubernetes.Interface // with a timeout
-	others *watch.Store[*corev1.Pod, source.Pod]
+	client kubernetes.Interface
 	events *events.Recorder
 	log    *slog.Logger
 	pods   chan pod
@@ -46,18 +45,10 @@ type pod struct {
 	*source.Pod
 }
 
-// New returns Warnings. The client watching has no timeout. The loop, which may be nil, watches Run.
-func New(client, watching kubernetes.Interface, recorder *events.Recorder, log *slog.Logger, loop *heartbeat.Loop) *Warnings {
-	w := &Warnings{client: client, events: recorder, log: log, loop: loop, pods: make(chan pod, maxWaiting)}
-	w.others = watch.New(watch.Kind[*corev1.Pod, source.Pod]{
-		Client: watching.CoreV1().RESTClient(), Resource: "pods", Fields: "spec.hostNetwork=true", New: &corev1.Pod{},
-		Record: source.Warned, Changed: w.PodChanged,
-	})
-	return w
+// New returns Warnings. Each request of the client has a timeout. The loop, which may be nil, watches Run.
+func New(client kubernetes.Interface, recorder *events.Recorder, log *slog.Logger, loop *heartbeat.Loop) *Warnings {
+	return &Warnings{client: client, events: recorder, log: log, loop: loop, pods: make(chan pod, maxWaiting)}
 }
-
-// Watch tells of the pods on the network of their node, which are left alone and so in no mesh, until ctx ends, and then returns nil.
-func (w *Warnings) Watch(ctx context.Context) error { return w.others.Run(ctx) }
 
 // PodChanged looks at a pod that has come. It does not block.
 func (w *Warnings) PodChanged(key watch.Key, before, now *source.Pod) {
@@ -94,22 +85,27 @@ func (w *Warnings) Run(ctx context.Context) error {
 		case p := <-w.pods:
 			if isFresh(p.Pod) {
 				w.loop.Begin()
-				w.record(ctx, p)
+				w.record(ctx, p.key, p.UID, p.Owner, p.Warnings)
 				w.loop.End()
 			}
 		}
 	}
 }
 
+// Warn makes the events of a pod about which the webhook is not asked.
+func (w *Warnings) Warn(ctx context.Context, p *corev1.Pod, warning string) {
+	w.record(ctx, watch.Key{Namespace: p.Namespace, Name: p.Name}, p.UID, source.OwnerOf(p), warning)
+}
+
 // record makes an event of all warnings of a pod: events of one reason about one object become a series with the note of the first.
-func (w *Warnings) record(ctx context.Context, p pod) {
+func (w *Warnings) record(ctx context.Context, pod watch.Key, uid types.UID, owner source.Owner, warnings string) {
 	e := events.Event{
-		Kind: "Pod", APIVersion: "v1", Namespace: p.key.Namespace, Name: p.key.Name, UID: p.UID,
-		Reason: podcause.InjectionWarning, Action: action, Note: strings.ReplaceAll(p.Warnings, "\n", "; "),
+		Kind: "Pod", APIVersion: "v1", Namespace: pod.Namespace, Name: pod.Name, UID: uid,
+		Reason: podcause.InjectionWarning, Action: action, Note: strings.ReplaceAll(warnings, "\n", "; "),
 	}
 	w.events.Record(e)
-	if p.Owner.Kind != "" {
-		e.Kind, e.APIVersion, e.Name, e.UID = w.ownerOf(ctx, p.key.Namespace, p.Owner)
+	if owner.Kind != "" {
+		e.Kind, e.APIVersion, e.Name, e.UID = w.ownerOf(ctx, pod.Namespace, owner)
 		w.events.Record(e)
 	}
 }

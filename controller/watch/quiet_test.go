@@ -86,33 +86,39 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// A kind that the API server does not have, as without its CustomResourceDefinition, is one line at the start.
-func TestMissingKindIsOneLine(t *testing.T) {
-	requests := make(chan struct{})
+// withoutKind returns a client of an API server that does not have the kind. asked is called with each request.
+func withoutKind(t *testing.T, asked func()) rest.Interface {
+	t.Helper()
 	client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://api", QPS: -1, Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
-		select {
-		case requests <- struct{}{}:
-		case <-r.Context().Done():
-		}
+		asked()
 		return &http.Response{StatusCode: http.StatusNotFound, Request: r, Header: http.Header{}, Body: io.NopCloser(strings.NewReader("no such kind"))}, nil
 	})})
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := newStore(&journal{})
-	s.kind.Client = client.CoreV1().RESTClient()
-	var log lines
-	ctx, cancel := context.WithCancel(log.context(t.Context()))
-	ended := make(chan error)
-	go func() { ended <- s.Run(ctx) }()
-	for range 5 {
-		<-requests
-	}
-	cancel()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
-	if all := log.errors(); len(all) != 1 || !strings.Contains(all[0], "could not find the requested resource") {
-		t.Errorf("lines %q, want one that says why", all)
-	}
+	return client.CoreV1().RESTClient()
+}
+
+// A kind that the API server does not have, as without its CustomResourceDefinition, is one line at the start.
+func TestMissingKindIsOneLine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		requests := 0
+		s := newStore(&journal{})
+		s.kind.Client = withoutKind(t, func() { requests++ })
+		var log lines
+		ctx, cancel := context.WithCancel(log.context(t.Context()))
+		ended := make(chan error)
+		go func() { ended <- s.Run(ctx) }()
+		time.Sleep(complainEvery - 1)
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		if least := int(complainEvery / (2 * backoffLast)); requests < least { // each back-off has up to as much again
+			t.Errorf("%d requests in %s, want at least %d", requests, complainEvery, least)
+		}
+		if all := log.errors(); len(all) != 1 || !strings.Contains(all[0], "could not find the requested resource") {
+			t.Errorf("lines %q, want one that says why", all)
+		}
+	})
 }

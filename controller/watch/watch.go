@@ -18,6 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/sonde-mesh/sonde/internal/run"
 )
 
 // Key identifies an object of one kind.
@@ -50,12 +52,15 @@ type Kind[O Object, R any] struct {
 	Changed func(key Key, before, now *R)
 	// Synced is called once, after Changed was called for all objects that there were at the start.
 	Synced func()
+	// Share bounds what is kept of one namespace. Default: nothing does.
+	Share Share[R]
 }
 
 // Store has the records of one kind. It implements cache.TransformingStore.
 type Store[O Object, R any] struct {
 	kind Kind[O, R]
 
+	writing sync.Mutex // held while records change and Changed is told
 	mu      sync.RWMutex
 	records map[Key]*R
 	missing error // why the objects of the start are not there yet, nil once they are
@@ -65,6 +70,13 @@ type Store[O Object, R any] struct {
 	reflector *cache.Reflector
 	// complained is when it was logged last that the API server is lost.
 	complained time.Time
+
+	shares map[string]*share // by namespace
+	// listed are the shares of a list that is being read, before it replaces the records.
+	listed map[string]*share
+	// roomy are the namespaces that have room for an object that does not count, told tells fill of the first.
+	roomy map[string]struct{}
+	told  run.Signal
 }
 
 // Loss says since when the API server has not been heard, and why. It is zero while a watch is open.
@@ -96,7 +108,13 @@ type Revision struct {
 
 // New returns an empty store. Run fills it.
 func New[O Object, R any](k Kind[O, R]) *Store[O, R] {
-	return &Store[O, R]{kind: k, records: map[Key]*R{}, missing: errors.New("not read yet")}
+	if k.Share.Takes == nil {
+		k.Share.Takes = func(r *R) int { return Size(r) }
+	}
+	return &Store[O, R]{
+		kind: k, records: map[Key]*R{}, missing: errors.New("not read yet"),
+		shares: map[string]*share{}, listed: map[string]*share{}, roomy: map[string]struct{}{}, told: run.NewSignal(),
+	}
 }
 
 // Back-off of a lost watch. client-go's own ends at 30 to 60 s, for the sake of API servers with thousands of kubelets: after an outage
@@ -109,15 +127,29 @@ const (
 // Run follows the API server until ctx ends, and then returns nil. What it cannot reach it tries again, with back-off; records stay
 // as they are meanwhile.
 func (s *Store[O, R]) Run(ctx context.Context) error {
+	if s.kind.Share.Bytes > 0 {
+		ended := make(chan struct{})
+		defer func() { <-ended }()
+		go func() {
+			defer close(ended)
+			s.fill(ctx)
+		}()
+	}
 	selected := func(o *metav1.ListOptions) { o.LabelSelector, o.FieldSelector = s.kind.Labels, s.kind.Fields }
 	all := cache.NewFilteredListWatchFromClient(s.kind.Client, s.kind.Resource, s.kind.Namespace, selected)
 	noting := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			if o.Continue == "" {
+				s.beginList()
+			}
 			list, err := all.ListWithContext(ctx, o)
 			s.note(err)
 			return list, err //nolint:wrapcheck // the reflector knows the API server's errors
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			if o.SendInitialEvents != nil && *o.SendInitialEvents {
+				s.beginList()
+			}
 			w, err := all.WatchWithContext(ctx, o)
 			s.note(err)
 			return w, err //nolint:wrapcheck // the same
@@ -207,13 +239,32 @@ func (s *Store[O, R]) Len() int {
 
 // trimmed stands for an object of the first list, so that this is never in memory as a whole.
 type trimmed[R any] struct {
-	metav1.ObjectMeta // the name and the resourceVersion alone
+	metav1.ObjectMeta // the name, the age and the resourceVersion alone
 	record            *R
+	takes             int  // of a namespace's share
+	given             bool // up: the record is what Share.Beyond returns
+	again             bool // read by fill, and not seen
 }
 
-// Transformer implements cache.TransformingStore.
+func (t *trimmed[R]) key() Key { return Key{Namespace: t.Namespace, Name: t.Name} }
+
+// Transformer implements cache.TransformingStore. It is called for the objects of a list one by one, so that what one namespace has of them
+// is bounded before all are there.
 func (s *Store[O, R]) Transformer() cache.TransformFunc {
-	return func(obj any) (any, error) { return s.trim(obj) }
+	return func(obj any) (any, error) {
+		t, err := s.trim(obj)
+		if err != nil {
+			return nil, err
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.claim(true, t, func(m *member) {
+			if other, is := m.listed.(*trimmed[R]); is {
+				s.giveUp(other)
+			}
+		})
+		return t, nil
+	}
 }
 
 func (s *Store[O, R]) trim(obj any) (*trimmed[R], error) {
@@ -221,9 +272,14 @@ func (s *Store[O, R]) trim(obj any) (*trimmed[R], error) {
 	case *trimmed[R]:
 		return obj, nil
 	case O:
-		t := &trimmed[R]{ObjectMeta: metav1.ObjectMeta{Namespace: obj.GetNamespace(), Name: obj.GetName(), ResourceVersion: obj.GetResourceVersion()}}
+		t := &trimmed[R]{ObjectMeta: metav1.ObjectMeta{
+			Namespace: obj.GetNamespace(), Name: obj.GetName(), ResourceVersion: obj.GetResourceVersion(), CreationTimestamp: obj.GetCreationTimestamp(),
+		}}
 		if r, ok := s.kind.Record(obj); ok {
 			t.record = &r
+			if s.kind.Share.Bytes > 0 {
+				t.takes = s.kind.Share.Takes(t.record)
+			}
 		}
 		return t, nil
 	}
@@ -234,7 +290,7 @@ func (s *Store[O, R]) trim(obj any) (*trimmed[R], error) {
 func (s *Store[O, R]) Add(obj any) error {
 	t, err := s.trim(obj)
 	if err == nil {
-		s.put(Key{Namespace: t.Namespace, Name: t.Name}, t.record)
+		s.put(t)
 		s.saw(t.ResourceVersion)
 	}
 	return err
@@ -247,7 +303,8 @@ func (s *Store[O, R]) Update(obj any) error { return s.Add(obj) }
 func (s *Store[O, R]) Delete(obj any) error {
 	t, err := s.trim(obj)
 	if err == nil {
-		s.put(Key{Namespace: t.Namespace, Name: t.Name}, nil)
+		t.record = nil
+		s.put(t)
 		s.saw(t.ResourceVersion) // of the deletion
 	}
 	return err
@@ -271,28 +328,32 @@ func number(version string) uint64 {
 
 // Replace implements cache.ReflectorStore: it gets all objects, at the start and after a watch that has lost events.
 func (s *Store[O, R]) Replace(list []any, version string) error {
-	there, newest := make(map[Key]bool, len(list)), uint64(0)
+	all, there, newest := make([]*trimmed[R], 0, len(list)), make(map[Key]bool, len(list)), uint64(0)
 	for _, obj := range list {
 		t, err := s.trim(obj)
 		if err != nil {
 			return err
 		}
-		key := Key{Namespace: t.Namespace, Name: t.Name}
-		there[key], newest = true, max(newest, number(t.ResourceVersion))
-		s.put(key, t.record)
+		all, there[t.key()], newest = append(all, t), true, max(newest, number(t.ResourceVersion))
+	}
+	s.forgetShares(there)
+	for _, t := range all {
+		s.put(t)
 	}
 	for _, key := range s.Keys() {
 		if !there[key] {
-			s.put(key, nil)
+			s.put(&trimmed[R]{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}})
 		}
 	}
 	s.mu.Lock()
+	clear(s.listed)
 	first := s.missing != nil
 	if s.newest > number(version) { // it is of a state that etcd does not have any more
 		s.newest = 0
 	}
 	s.missing, s.newest = nil, max(s.newest, newest)
 	s.mu.Unlock()
+	s.told.Set()
 	if first && s.kind.Synced != nil {
 		s.kind.Synced()
 	}
@@ -302,19 +363,41 @@ func (s *Store[O, R]) Replace(list []any, version string) error {
 // Resync implements cache.ReflectorStore.
 func (s *Store[O, R]) Resync() error { return nil }
 
-// put replaces a record; nil removes it. Only the reflector calls it, one object after the other.
-func (s *Store[O, R]) put(key Key, now *R) {
+// put replaces a record, nil removes it, and those of others that do not count any more. It reports whether the object is no older than what was seen.
+func (s *Store[O, R]) put(t *trimmed[R]) bool {
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	type change struct {
+		key         Key
+		before, now *R
+	}
+	var changes []change
+	replace := func(key Key, now *R) {
+		before := s.records[key]
+		if before == now || before != nil && now != nil && reflect.DeepEqual(before, now) {
+			return
+		}
+		if now == nil {
+			delete(s.records, key)
+		} else {
+			s.records[key] = now
+		}
+		changes = append(changes, change{key, before, now})
+	}
 	s.mu.Lock()
-	before := s.records[key]
-	if before == now || before != nil && now != nil && reflect.DeepEqual(before, now) {
+	if t.again && s.isOlder(t) {
 		s.mu.Unlock()
-		return
+		return false
 	}
-	if now == nil {
-		delete(s.records, key)
-	} else {
-		s.records[key] = now
-	}
+	s.claim(false, t, func(m *member) {
+		key := Key{Namespace: t.Namespace, Name: m.name}
+		beyond := s.kind.Share.Beyond(s.records[key])
+		replace(key, &beyond)
+	})
+	replace(t.key(), t.record)
 	s.mu.Unlock()
-	s.kind.Changed(key, before, now)
+	for _, c := range changes {
+		s.kind.Changed(c.key, c.before, c.now)
+	}
+	return true
 }

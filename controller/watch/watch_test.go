@@ -1,10 +1,9 @@
 package watch
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
@@ -14,12 +13,14 @@ import (
 	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/tools/cache"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	utilruntime.ErrorHandlers = utilruntime.ErrorHandlers[:1] // the other waits by the clock of the process
+	goleak.VerifyTestMain(m)
+}
 
 var _ cache.TransformingStore = (*Store[*corev1.ConfigMap, string])(nil)
 
@@ -164,47 +165,32 @@ func TestStoreRefusesOtherTypes(t *testing.T) {
 
 // Whoever waits for the first objects is told why they do not come.
 func TestMissingSaysWhy(t *testing.T) {
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		http.Error(w, "no such kind", http.StatusNotFound)
-	}))
-	defer server.Close()
-	client, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL})
-	if err != nil {
-		t.Fatal(err)
-	}
-	j := &journal{}
-	s := newStore(j)
-	s.kind.Client = client.CoreV1().RESTClient()
-	if err := s.Missing(); err == nil || err.Error() != "configmaps: not read yet" {
-		t.Errorf("Missing() = %v", err)
-	}
-	done := make(chan error)
-	ctx := t.Context()
-	go func() { done <- s.Run(ctx) }()
-	t.Cleanup(func() {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(&journal{})
+		s.kind.Client = withoutKind(t, func() {})
+		if err := s.Missing(); err == nil || err.Error() != "configmaps: not read yet" {
+			t.Errorf("Missing() = %v", err)
+		}
+		done, began := make(chan error), time.Now()
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() { done <- s.Run(ctx) }()
+		time.Sleep(time.Minute)
+		const want = "the server could not find the requested resource"
+		if err := s.Missing(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("Missing() = %v, want %q in it", err, want)
+		}
+		first := s.Lost()
+		if first.Err == nil || !strings.HasPrefix(first.Err.Error(), "configmaps: ") || !strings.Contains(first.Err.Error(), want) || !first.Since.Equal(began) {
+			t.Errorf("Lost() = %v, want since %s", first, began)
+		}
+		cancel()
 		if err := <-done; err != nil {
 			t.Errorf("Run() = %v", err)
 		}
-		client.CoreV1().RESTClient().(*rest.RESTClient).Client.CloseIdleConnections() //nolint:forcetypeassert // of this client
+		if err := s.Replace(nil, ""); err != nil || s.Missing() != nil {
+			t.Errorf("Replace() = %v, Missing() = %v", err, s.Missing())
+		}
 	})
-	const want = "the server could not find the requested resource"
-	for deadline := time.Now().Add(20 * time.Second); ; {
-		err := s.Missing()
-		if err == nil || time.Now().After(deadline) {
-			t.Fatalf("Missing() = %v, want %q in it", err, want)
-		}
-		if strings.Contains(err.Error(), want) {
-			break
-		}
-		<-time.After(10 * time.Millisecond)
-	}
-	first := s.Lost()
-	if first.Err == nil || !strings.HasPrefix(first.Err.Error(), "configmaps: ") || !strings.Contains(first.Err.Error(), want) || time.Since(first.Since) > time.Minute {
-		t.Errorf("Lost() = %v", first)
-	}
-	if err := s.Replace(nil, ""); err != nil || s.Missing() != nil {
-		t.Errorf("Replace() = %v, Missing() = %v", err, s.Missing())
-	}
 }
 
 // A loss begins with the first request that fails, and ends with one that does not.

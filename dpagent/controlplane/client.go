@@ -39,7 +39,7 @@ type Client struct {
 	Roots func() (*x509.CertPool, error)
 	// Certificate returns the client certificate, an empty one for none.
 	Certificate func() *tls.Certificate
-	// Dial connects to host:port. Default: by TCP, with keepalive.
+	// Dial connects to host:port. Default: the function Dial.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 
 	mu      sync.Mutex
@@ -198,7 +198,7 @@ func (c *Client) dial(certificate func() *tls.Certificate) (*connection, error) 
 	}
 	dial := c.Dial
 	if dial == nil {
-		dial = dialTCP
+		dial = Dial
 	}
 	watch := &reach.Watch{Service: reach.Agents, Address: c.Address}
 	security := newWatchedTLS(watch, &tls.Config{
@@ -224,13 +224,4 @@ func (c *Client) dial(certificate func() *tls.Certificate) (*connection, error) 
 		return nil, fmt.Errorf("connect to the control plane at %s: %w", c.Address, err)
 	}
 	return &connection{ClientConn: conn, refused: security.refused, watch: watch}, nil
-}
-
-func dialTCP(ctx context.Context, address string) (net.Conn, error) {
-	// TCP keepalive finds a dead host, and unlike HTTP/2 pings it cannot exceed a limit of the server.
-	dialer := &net.Dialer{
-		Timeout:         callTimeout,
-		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3},
-	}
-	return dialer.DialContext(ctx, "tcp", address) //nolint:wrapcheck // gRPC names the address
 }

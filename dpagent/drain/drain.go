@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
-	"github.com/sonde-mesh/sonde/dpagent/retry"
+	"github.com/sonde-mesh/sonde/internal/run"
 )
 
 // Envoy is the Envoy to drain. *envoy.Envoy implements it.
@@ -86,7 +86,7 @@ func waitUntilIdle(ctx context.Context, e Envoy, quiet time.Duration, count func
 		case time.Since(since) >= quiet:
 			return nil
 		}
-		if ended := retry.Wait(ctx, pollEvery); ended != nil {
+		if ended := run.Sleep(ctx, pollEvery); ended != nil {
 			return errors.Join(fmt.Errorf("wait for %d requests and %d connections: %w", open.requests(), open.connections(), ended), err)
 		}
 	}

@@ -21,13 +21,15 @@ const (
 
 // newClient returns an HTTP client of a Unix socket. It opens a connection for each call, since Envoy may have been
 // restarted since the last one.
-func newClient(to *net.UnixAddr) *http.Client {
+func newClient(to *net.UnixAddr, dial func(ctx context.Context, network, address string) (net.Conn, error)) *http.Client {
+	if dial == nil {
+		dial = new(net.Dialer).DialContext
+	}
 	return &http.Client{
 		Transport: &http.Transport{
 			DisableKeepAlives: true,
 			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-				var d net.Dialer
-				return d.DialContext(ctx, to.Net, to.Name)
+				return dial(ctx, to.Net, to.Name)
 			},
 		},
 	}
@@ -37,7 +39,7 @@ func newClient(to *net.UnixAddr) *http.Client {
 type Admin struct{ client *http.Client }
 
 // NewAdmin returns the admin interface at a Unix socket.
-func NewAdmin(at *net.UnixAddr) *Admin { return &Admin{newClient(at)} }
+func NewAdmin(at *net.UnixAddr) *Admin { return &Admin{newClient(at, nil)} }
 
 // Post sends a POST request.
 func (a *Admin) Post(ctx context.Context, path string) error {

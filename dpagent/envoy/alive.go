@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"os"
 	"time"
+
+	"github.com/sonde-mesh/sonde/internal/run"
 )
 
 const (
@@ -45,25 +47,18 @@ func (e *Envoy) Alive(context.Context) error {
 
 // watch looks at a process again and again, and returns why it has to be killed, or nil once ctx ends. Envoy is asked rarely, which takes more than
 // to look whether its main thread runs, unless that does not, or Envoy has not answered.
-func (e *Envoy) watch(ctx context.Context, pid int) (why error) {
-	tick := time.NewTicker(lookEvery)
-	defer tick.Stop()
-	var last activity                // of the main thread
+func (e *Envoy) watch(ctx context.Context, p Process) (why error) {
+	var last Activity                // of the main thread
 	var looked, ran, asked time.Time // ran: when it was last seen to have run since the look before
 	var silent time.Time
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
+	for range run.Ticks(ctx, lookEvery) {
 		now := time.Now()
 		if now.Sub(looked) > stillLimit { // this process did not run either: nothing is known of that time
 			e.setSilent(time.Time{})
 			ran = now
 		}
 		looked = now
-		if a, known := activityOf(pid); !known || a.busy || a != last {
+		if a, known := p.Activity(); !known || a.Busy || a != last {
 			last, ran = a, now
 		}
 		still := now.Sub(ran)
@@ -81,6 +76,7 @@ func (e *Envoy) watch(ctx context.Context, pid int) (why error) {
 			return fmt.Errorf("it has not answered for %s: %w", time.Since(silent).Round(time.Second), err)
 		}
 	}
+	return nil
 }
 
 // ask asks Envoy once, and returns since when it has not answered.
@@ -109,17 +105,19 @@ func (e *Envoy) setSilent(since time.Time) {
 	e.alive.silent = since
 }
 
-// activity is what the kernel tells of a thread.
-type activity struct {
-	busy     bool   // it runs or wants to, waits for a disk, which no signal ends, or a debugger holds it
-	switches string // how often it was given a processor
+// Activity is what the kernel tells of a thread.
+type Activity struct {
+	// Busy says that it runs or wants to, waits for a disk, which no signal ends, or a debugger holds it.
+	Busy bool
+	// Switches is how often it was given a processor.
+	Switches string
 }
 
 // activityOf returns the activity of the main thread of a process: proc(5), /proc/PID/task/TID/status.
-func activityOf(pid int) (now activity, known bool) {
+func activityOf(pid int) (now Activity, known bool) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/status", pid, pid))
 	if err != nil {
-		return activity{}, false
+		return Activity{}, false
 	}
 	for line := range bytes.Lines(text) {
 		name, value, _ := bytes.Cut(bytes.TrimSpace(line), []byte(":"))
@@ -127,10 +125,10 @@ func activityOf(pid int) (now activity, known bool) {
 		switch string(name) {
 		case "State":
 			known = len(value) > 0
-			now.busy = known && bytes.IndexByte([]byte("RDt"), value[0]) >= 0
+			now.Busy = known && bytes.IndexByte([]byte("RDt"), value[0]) >= 0
 		case "voluntary_ctxt_switches", "nonvoluntary_ctxt_switches":
-			now.switches += string(value) + " "
+			now.Switches += string(value) + " "
 		}
 	}
-	return now, known && now.switches != ""
+	return now, known && now.Switches != ""
 }

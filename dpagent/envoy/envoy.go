@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"strconv"
 	"sync"
@@ -17,6 +18,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/dpagent/retry"
 	"github.com/sonde-mesh/sonde/dpagent/workdir"
+	"github.com/sonde-mesh/sonde/internal/run"
 )
 
 const (
@@ -53,6 +55,10 @@ type Options struct {
 	// HangLimit is how long Envoy may not answer although it runs until it is killed, or not be started again until Alive fails. Default
 	// DefaultHangLimit.
 	HangLimit time.Duration
+	// Launcher runs the binary, unless Keep is set. Default: ProcessLauncher.
+	Launcher Launcher
+	// Dial connects to Envoy's sockets in Dir. Default: net.Dialer.DialContext.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 // Envoy is an Envoy process that Run keeps running.
@@ -64,12 +70,18 @@ type Envoy struct {
 	starts, hangs prometheus.Counter
 	running       prometheus.Gauge
 
-	adopted *process // with which Run begins, nil if there is none
+	adopted *instance // with which Run begins, nil if there is none
 
 	mu    sync.Mutex
 	down  error // why the process is not running, nil while it is
 	ended error // why the last one ended, or could not be started, until the next one has answered
 	alive alive
+}
+
+// instance is a process and its log.
+type instance struct {
+	Process
+	log *forwarder
 }
 
 // WholeSeconds returns what Envoy makes of a drain time: it takes whole seconds, and at least one.
@@ -86,13 +98,16 @@ func New(o Options) *Envoy {
 	if o.HangLimit <= 0 {
 		o.HangLimit = DefaultHangLimit
 	}
+	if o.Launcher == nil {
+		o.Launcher = ProcessLauncher{}
+	}
 	if o.Changed == nil {
 		o.Changed = func(error) {}
 	}
 	e := &Envoy{
-		Admin: NewAdmin(o.Dir.Socket(mesh.SocketAdmin)),
+		Admin: &Admin{newClient(o.Dir.Socket(mesh.SocketAdmin), o.Dial)},
 		o:     o,
-		ready: newClient(o.Dir.Socket(mesh.SocketReady)),
+		ready: newClient(o.Dir.Socket(mesh.SocketReady), o.Dial),
 		starts: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "sonde_dpagent_envoy_starts_total", Help: "How often Envoy was started.",
 		}),
@@ -147,7 +162,7 @@ func (e *Envoy) Run(ctx context.Context, starting func(version string)) error {
 		}
 		delay := backoff.Next()
 		e.o.Logger.Error("envoy exited, restarting it", "err", err, "pause", delay)
-		if retry.Wait(ctx, delay) != nil {
+		if run.Sleep(ctx, delay) != nil {
 			return nil //nolint:nilerr // ctx ended while Envoy was down
 		}
 		if err := e.o.Restore(); err != nil {
@@ -168,57 +183,59 @@ func (e *Envoy) runOnce(ctx context.Context, starting func(version string)) erro
 	if why := e.supervise(ctx, p); why != nil {
 		return fmt.Errorf("envoy hung, and was killed: %w", why)
 	}
+	ended := p.Err()
 	if last := p.log.lastError(); last != "" {
-		return fmt.Errorf("run envoy: %w; its last error: %s", p.err(), last)
+		return fmt.Errorf("run envoy: %w; its last error: %s", ended, last)
 	}
-	return fmt.Errorf("run envoy: %w", p.err())
+	return fmt.Errorf("run envoy: %w", ended)
 }
 
 // supervise waits for the end of a process, which it kills if it hangs, and stops if ctx ends. It returns why it has hung.
-func (e *Envoy) supervise(ctx context.Context, p *process) (hung error) {
-	watching, stop := context.WithCancel(ctx)
+func (e *Envoy) supervise(ctx context.Context, p Process) (hung error) {
+	watching, unwatch := context.WithCancel(ctx)
 	watched := make(chan struct{})
 	go func() {
 		defer close(watched)
-		hung = e.watch(watching, p.pid)
+		hung = e.watch(watching, p)
 	}()
 	select {
-	case <-p.ended:
+	case <-p.Ended():
 	case <-ctx.Done():
 	case <-watched:
 	}
-	stop()
+	unwatch()
 	<-watched
 	switch {
 	case ctx.Err() != nil:
-		p.stop(stopTimeout)
+		stop(p, stopTimeout)
 		return nil
 	case hung != nil:
 		e.hangs.Inc()
-		e.o.Logger.Error("envoy hangs, killing it", "pid", p.pid, "err", hung)
-		p.stop(0)
+		e.o.Logger.Error("envoy hangs, killing it", "pid", p.PID(), "err", hung)
+		stop(p, 0)
 	}
 	return hung
 }
 
 // next returns the Envoy to run.
-func (e *Envoy) next(ctx context.Context, starting func(version string)) (*process, error) {
+func (e *Envoy) next(ctx context.Context, starting func(version string)) (*instance, error) {
 	if p := e.adopted; p != nil {
 		e.adopted = nil
 		return p, nil
 	}
-	version, err := versionOf(ctx, e.o.Path)
+	version, err := e.o.Launcher.Version(ctx, e.o.Path)
 	if err != nil {
 		return nil, err
 	}
 	starting(version)
-	p, err := e.start(newForwarder(e.o.Logger))
+	log := newForwarder(e.o.Logger)
+	p, err := e.start(log)
 	if err != nil {
 		return nil, err
 	}
 	e.starts.Inc()
-	e.o.Logger.Info("envoy started", "pid", p.pid, "envoyVersion", version)
-	return p, nil
+	e.o.Logger.Info("envoy started", "pid", p.PID(), "envoyVersion", version)
+	return &instance{p, log}, nil
 }
 
 func (e *Envoy) setDown(err error) {

@@ -24,7 +24,7 @@ var getOne = "--envoy-path names an Envoy " + mesh.SupportedEnvoys() + `, and in
 
 // Find returns the absolute path of the Envoy binary, and its version. If path is empty it is the envoy beside this
 // program, else the one on PATH.
-func Find(ctx context.Context, path string) (found, version string, err error) {
+func Find(ctx context.Context, launcher Launcher, path string) (found, version string, err error) {
 	if path == "" {
 		if path, err = search(); err != nil {
 			return "", "", err
@@ -33,7 +33,7 @@ func Find(ctx context.Context, path string) (found, version string, err error) {
 	if path, err = filepath.Abs(path); err != nil {
 		return "", "", err
 	}
-	version, err = versionOf(ctx, path)
+	version, err = launcher.Version(ctx, path)
 	return path, version, err
 }
 

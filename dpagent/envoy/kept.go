@@ -23,7 +23,7 @@ const (
 
 // startKept starts Envoy as a child of the guard. It writes its log to a FIFO of which it has both ends, so it never sees the end of a
 // reader; and while it is not read, what does not fit in is lost.
-func (e *Envoy) startKept(log *forwarder) (*process, error) {
+func (e *Envoy) startKept(log *forwarder) (Process, error) {
 	path := e.o.Dir.File(fileLog)
 	if err := e.o.Dir.Remove(fileLog, fileRecord); err != nil {
 		return nil, fmt.Errorf("start %s: %w", e.o.Path, err)
@@ -72,7 +72,7 @@ func (e *Envoy) take(record string, log *forwarder) (*process, error) {
 	if err := worker.TellKept(pid); err != nil {
 		e.o.Logger.Warn("guard not told of envoy", "err", err)
 	}
-	p := &process{pid: pid, log: log, ended: make(chan struct{})}
+	p := &process{pid: pid, forward: log.forward, ended: make(chan struct{})}
 	p.signal = func(s syscall.Signal) (err error) {
 		return errors.Join(raw.Control(func(fd uintptr) { err = unix.PidfdSendSignal(int(fd), s, nil, 0) }), err)
 	}
@@ -102,17 +102,18 @@ func (e *Envoy) Adopt() bool {
 		}
 		return false
 	}
-	p, err := e.take(string(record), newForwarder(e.o.Logger))
+	log := newForwarder(e.o.Logger)
+	p, err := e.take(string(record), log)
 	if err != nil {
 		e.o.Logger.Info("envoy of the previous agent has exited", "err", err)
 		return false
 	}
 	if !e.isOurs(p.pid) {
-		p.stop(stopTimeout)
+		stop(p, stopTimeout)
 		return false
 	}
 	e.o.Logger.Info("envoy adopted, it has outlived the previous agent", "pid", p.pid)
-	e.adopted = p
+	e.adopted = &instance{p, log}
 	e.setDown(nil)
 	return true
 }
@@ -133,12 +134,12 @@ func (e *Envoy) isOurs(pid int) bool {
 }
 
 // start starts Envoy.
-func (e *Envoy) start(log *forwarder) (*process, error) {
+func (e *Envoy) start(log *forwarder) (Process, error) {
 	if err := e.o.Dir.Remove(mesh.SocketAdmin, mesh.SocketReady); err != nil {
 		return nil, err
 	}
 	if e.o.Keep {
 		return e.startKept(log)
 	}
-	return startChild(e.o.Path, e.args(), e.o.Dir.Path, log)
+	return e.o.Launcher.Launch(Command{Path: e.o.Path, Args: e.args(), Dir: e.o.Dir.Path, Forward: log.forward})
 }

@@ -3,6 +3,7 @@ package envoy
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"runtime"
@@ -12,11 +13,31 @@ import (
 
 // process is an Envoy that runs.
 type process struct {
-	pid    int
-	log    *forwarder
-	signal func(syscall.Signal) error
-	ended  chan struct{} // closed when it has ended and its output is read
-	end    error         // how it ended; valid after ended
+	pid     int
+	forward func(io.Reader)
+	signal  func(syscall.Signal) error
+	ended   chan struct{} // closed when it has ended and its output is read
+	end     error         // how it ended; valid after ended
+}
+
+var _ Process = (*process)(nil)
+
+// PID implements Process.
+func (p *process) PID() int { return p.pid }
+
+// Activity implements Process.
+func (p *process) Activity() (Activity, bool) { return activityOf(p.pid) }
+
+// Signal implements Process.
+func (p *process) Signal(s syscall.Signal) error { return p.signal(s) }
+
+// Ended implements Process.
+func (p *process) Ended() <-chan struct{} { return p.ended }
+
+// Err implements Process.
+func (p *process) Err() error {
+	<-p.ended
+	return p.end
 }
 
 // logTimeout is how long the output is still read after the end of the process.
@@ -24,19 +45,19 @@ const logTimeout = time.Second
 
 var errEnded = errors.New("it ended by itself")
 
-// startChild starts a program whose output goes to log. It is killed if this process dies.
-func startChild(path string, args []string, dir string, log *forwarder) (*process, error) {
+// startChild starts a program. It is killed if this process dies.
+func startChild(c Command) (*process, error) {
 	out, in, err := os.Pipe()
 	if err != nil {
-		return nil, fmt.Errorf("start %s: %w", path, err)
+		return nil, fmt.Errorf("start %s: %w", c.Path, err)
 	}
-	cmd := exec.Command(path, args...) //nolint:gosec,noctx // the operator names the program; stop ends it
-	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = dir, environment(), in, in
+	cmd := exec.Command(c.Path, c.Args...) //nolint:gosec,noctx // the operator names the program; stop ends it
+	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = c.Dir, environment(), in, in
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Setpgid:   true,            // Ctrl-C in a terminal is for the agent, which drains first
 		Pdeathsig: syscall.SIGKILL, // no Envoy without its agent, however the agent ended
 	}
-	p := &process{log: log, ended: make(chan struct{}), signal: func(s syscall.Signal) error { return cmd.Process.Signal(s) }}
+	p := &process{forward: c.Forward, ended: make(chan struct{}), signal: func(s syscall.Signal) error { return cmd.Process.Signal(s) }}
 	started := make(chan error)
 	go func() {
 		// The kernel sends Pdeathsig when the thread that forked ends, so this thread must live as long as the child.
@@ -54,7 +75,7 @@ func startChild(path string, args []string, dir string, log *forwarder) (*proces
 		_ = out.Close() // read to its end
 	}()
 	if err := <-started; err != nil {
-		return nil, fmt.Errorf("start %s: %w", path, err)
+		return nil, fmt.Errorf("start %s: %w", c.Path, err)
 	}
 	return p, nil
 }
@@ -65,7 +86,7 @@ func (p *process) follow(out *os.File, wait func() error) {
 	forwarded := make(chan struct{})
 	go func() {
 		defer close(forwarded)
-		p.log.forward(out)
+		p.forward(out)
 	}()
 	if p.end = wait(); p.end == nil {
 		p.end = errEnded
@@ -75,21 +96,15 @@ func (p *process) follow(out *os.File, wait func() error) {
 	<-forwarded
 }
 
-// err waits for the end of the process and returns how it ended, never nil.
-func (p *process) err() error {
-	<-p.ended
-	return p.end
-}
-
 // stop sends SIGTERM, after timeout SIGKILL, and waits for the end of the process.
-func (p *process) stop(timeout time.Duration) {
-	_ = p.signal(syscall.SIGTERM) // it may have ended just now
+func stop(p Process, timeout time.Duration) {
+	_ = p.Signal(syscall.SIGTERM) // it may have ended just now
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
 	select {
-	case <-p.ended:
+	case <-p.Ended():
 	case <-timer.C:
-		_ = p.signal(syscall.SIGKILL) // as above
-		<-p.ended
+		_ = p.Signal(syscall.SIGKILL) // as above
+		<-p.Ended()
 	}
 }

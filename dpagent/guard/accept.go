@@ -16,7 +16,7 @@ type accepted struct {
 func (a *accepted) accept(listener int) (fd int, err syscall.Errno) {
 	a.size = syscall.SizeofSockaddrAny
 	r, _, err := syscall.RawSyscall6(syscall.SYS_ACCEPT4, uintptr(listener),
-		uintptr(unsafe.Pointer(&a.from)), uintptr(unsafe.Pointer(&a.size)), //nolint:gosec // the sizes are right
+		uintptr(unsafe.Pointer(&a.from)), uintptr(unsafe.Pointer(&a.size)), //nolint:gosec // size is that of from
 		syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK, 0, 0)
 	return int(r), err
 }
@@ -48,11 +48,11 @@ func (a *accepted) remote() remote {
 	case syscall.AF_INET:
 		from := (*syscall.RawSockaddrInet4)(unsafe.Pointer(&a.from)) //nolint:gosec // its family says so
 		copy(r.ip[:], from.Addr[:])
-		r.port = *(*[2]byte)(unsafe.Pointer(&from.Port)) //nolint:gosec // as it came from the network
+		r.port = *(*[2]byte)(unsafe.Pointer(&from.Port)) //nolint:gosec // a port has two bytes, as they came from the network
 	case syscall.AF_INET6:
-		from := (*syscall.RawSockaddrInet6)(unsafe.Pointer(&a.from)) //nolint:gosec // as above
+		from := (*syscall.RawSockaddrInet6)(unsafe.Pointer(&a.from)) //nolint:gosec // its family says so
 		r.size, r.ip = net6, from.Addr
-		r.port = *(*[2]byte)(unsafe.Pointer(&from.Port)) //nolint:gosec // as above
+		r.port = *(*[2]byte)(unsafe.Pointer(&from.Port)) //nolint:gosec // a port has two bytes, as they came from the network
 	}
 	return r
 }
@@ -63,7 +63,7 @@ func timeSinceData(fd int) time.Duration {
 	var info syscall.TCPInfo
 	size := uint32(unsafe.Sizeof(info))
 	_, _, err := syscall.RawSyscall6(syscall.SYS_GETSOCKOPT, uintptr(fd), syscall.IPPROTO_TCP, syscall.TCP_INFO,
-		uintptr(unsafe.Pointer(&info)), uintptr(unsafe.Pointer(&size)), 0) //nolint:gosec // the kernel knows how large it is
+		uintptr(unsafe.Pointer(&info)), uintptr(unsafe.Pointer(&size)), 0) //nolint:gosec // size is that of info
 	if err != 0 {
 		return 0
 	}

@@ -18,6 +18,10 @@ const tooLongResponse = "HTTP/1.1 431 Request Header Fields Too Large\r\nContent
 // an injected probe; in the other half the guard answers Errored.
 const verdictGrace = 500 * time.Millisecond
 
+// alive is the kubelet's question whether the agent answers: silence is the answer of one that does not, since Errored would be discarded. It has the ID in
+// package mesh.
+var alive = wire.Limit{ID: "kuma-sidecar-liveness", Timeout: 10 * time.Minute}
+
 // defaultTimeout is the kubelet's default of timeoutSeconds.
 const defaultTimeout = time.Second
 

@@ -81,7 +81,7 @@ func run() int {
 	g := &guard{
 		log: logger{os.Stderr}, now: time.Now(), signals: make(chan os.Signal, 16),
 		forks: make(chan fork, 1), forked: make(chan forked, 1),
-		table: table{limits: map[string]*wire.Limit{}}, buffer: make([]byte, wire.MaxMessage+maxAddress),
+		table: table{limits: map[string]*wire.Limit{alive.ID: &alive}}, buffer: make([]byte, wire.MaxMessage+maxAddress),
 	}
 	g.initConns()
 	go g.loop() // not in this goroutine: it is locked to a thread, so each event would cost a switch of threads

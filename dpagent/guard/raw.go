@@ -16,7 +16,7 @@ func read(fd int, b []byte) (int, syscall.Errno) {
 
 // write sends b, which must not be empty. It causes no SIGPIPE.
 func write(fd int, b []byte) (int, syscall.Errno) {
-	n, _, err := syscall.RawSyscall6(syscall.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)), //nolint:gosec // as above
+	n, _, err := syscall.RawSyscall6(syscall.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)), //nolint:gosec // b is as long as it says
 		syscall.MSG_NOSIGNAL, 0, 0)
 	return done(n, err)
 }
@@ -35,7 +35,7 @@ func closeSocket(fd int) {
 
 // epollWait returns the events that have occurred, without waiting.
 func epollWait(epoll int, happened []syscall.EpollEvent) (int, syscall.Errno) {
-	n, _, err := syscall.RawSyscall6(syscall.SYS_EPOLL_PWAIT, uintptr(epoll), uintptr(unsafe.Pointer(unsafe.SliceData(happened))), uintptr(len(happened)), //nolint:gosec // as above
+	n, _, err := syscall.RawSyscall6(syscall.SYS_EPOLL_PWAIT, uintptr(epoll), uintptr(unsafe.Pointer(unsafe.SliceData(happened))), uintptr(len(happened)), //nolint:gosec // happened is as long as it says
 		0, 0, 0)
 	return done(n, err)
 }

@@ -16,6 +16,7 @@ import (
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/internal/cut"
+	"github.com/sonde-mesh/sonde/internal/run"
 )
 
 // Options of a Liveness. All are required.
@@ -30,8 +31,8 @@ type Options struct {
 // Liveness has the state of the guarded liveness probes of a pod. It is safe for concurrent use. All its times are durations on the monotonic clock.
 type Liveness struct {
 	o      Options
-	wake   chan struct{} // there is something to report
-	jitter float64       // of WhenAway.after, from 0 to 1
+	wake   run.Signal // there is something to report
+	jitter float64    // of WhenAway.after, from 0 to 1
 
 	keeping sync.Mutex // of what is kept, so that the newest is
 
@@ -39,28 +40,34 @@ type Liveness struct {
 	told       *agentv1.Restarts // nil before the first
 	native     bool              // the control plane is too old to grant
 	epoch      int64             // the highest of a grant
-	used       bool              // a grant is used up, which is to be kept
+	used       bool              // a grant is used up, or may be, which is to be kept
 	lost       time.Time         // since when there is no session, zero while there is one
 	containers map[string]*container
 }
 
 // container has what is known of the liveness probe of one.
 type container struct {
-	failing time.Time // since when, zero if it does not
-	passing bool
-	reason  string
-	held    bool   // the last failure was kept from the kubelet
-	grant   string // the one in use
-	left    int    // failures that the kubelet is still told by it; with 0 it restarts the container, until the next check
-	until   time.Time
-	spent   string // the last one that was in use and is not any more
-	unused  string // spent, if it was not used up
+	failing  time.Time // since when, zero if it does not
+	passing  bool
+	reason   string
+	failures int       // in a row, at most the user's threshold
+	counted  time.Time // when the last of them was
+	cleared  bool      // the kubelet has begun to count since this agent has started: it was told of a check that has passed, or has restarted the container
+	told     int       // failures that the kubelet was told of since it has begun to count: with toldToRestart it restarts the container, until the next check
+	held     bool      // the last failure was held back
+	grant    string    // the one in use
+	until    time.Time
+	spent    string // the last one that was in use and is not any more
+	unused   string // spent, if it was not used up
 }
+
+// toldToRestart is how many failures in a row the kubelet is told of until it restarts the container.
+const toldToRestart = mesh.GuardedFailureThreshold
 
 // New returns a Liveness of containers that pass. Until there is a session, failures are held back.
 func New(o Options) *Liveness {
 	l := &Liveness{
-		o: o, wake: make(chan struct{}, 1), containers: map[string]*container{}, lost: time.Now(),
+		o: o, wake: run.NewSignal(), containers: map[string]*container{}, lost: time.Now(),
 		jitter: rand.Float64(), //nolint:gosec // it spreads load, it is no secret
 	}
 	o.Registerer.MustRegister(heldMetric{l})
@@ -69,6 +76,7 @@ func New(o Options) *Liveness {
 
 // Passed notes that the probe of a container has passed.
 func (l *Liveness) Passed(p mesh.Probe) {
+	defer l.keepUsed() // without mu
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c := l.container(p)
@@ -76,18 +84,20 @@ func (l *Liveness) Passed(p mesh.Probe) {
 		return
 	}
 	if c.grant != "" {
-		c.end(c.left > 0)
+		l.used = l.used || c.told > 0 // with less than toldToRestart it may have restarted: the kubelet counts an end of the sidecar, too
+		c.end()
 	}
 	c.failing, c.reason, c.passing, c.held = time.Time{}, "", true, false
+	c.failures, c.told, c.cleared = 0, 0, true
 	l.giveBack(p.Container, c)
-	l.report()
+	l.wake.Set()
 }
 
 // giveBack gives back a grant of a container that passes, before the kubelet has been told of any failure by it. It needs mu.
 func (l *Liveness) giveBack(name string, c *container) {
 	if g := l.grantFor(name); c.passing && c.grant == "" && g != nil && g.GetName() != c.spent {
 		c.spent, c.unused = g.GetName(), g.GetName()
-		l.report()
+		l.wake.Set()
 	}
 }
 
@@ -104,66 +114,91 @@ func (l *Liveness) containerNamed(name string) *container {
 	return c
 }
 
-// Failed notes that the probe of a container has failed, and returns whether that is held back from the kubelet.
-func (l *Liveness) Failed(p mesh.Probe, reason string) (held bool) {
+// Failed notes that the probe of a container has failed, and returns whether that is kept from the kubelet: as long as it is held back, and as long as the
+// kubelet could restart the container before there are as many failures in a row as the user has written. Then it is told of each, until it has.
+func (l *Liveness) Failed(p mesh.Probe, reason string) (kept bool) {
 	defer l.keepUsed() // without mu
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c, now := l.container(p), time.Now()
+	if c.told == toldToRestart { // this check is of the container that has restarted, whose failure is another one
+		if c.grant != "" {
+			c.end()
+		}
+		c.failing, c.failures, c.told, c.cleared = time.Time{}, 0, 0, true
+	}
 	if c.failing.IsZero() {
 		c.failing, c.passing = now, false
-		l.report()
+		l.wake.Set()
 	}
 	c.reason = cut.Text(reason, agentv1.MaxReason)
-	if held = l.holds(c, p, now); held != c.held {
+	enough, may := c.count(p, now), l.mayTell(c, p, now)
+	kept = !enough || !may
+	if held := kept && !l.isNative(); held != c.held {
 		c.held = held
-		l.report()
+		l.wake.Set()
 	}
-	return held
+	if !kept {
+		c.told++
+		l.used = l.used || c.grant != "" && c.told == toldToRestart
+	}
+	return kept
 }
 
-// holds returns whether a failure is held back. mu is held.
-func (l *Liveness) holds(c *container, p mesh.Probe, now time.Time) bool {
+// count counts a failure, and returns whether there are so many in a row that the kubelet, once it is told of as many as it takes, restarts the container no
+// sooner than the user has written. Ends of the sidecar before this agent are in the kubelet's count, so that it may need but one more. There is one failure
+// in a period: the kubelet asks three times for what is kept from it, and on a busy node these are not one check.
+func (c *container) count(p mesh.Probe, now time.Time) (enough bool) {
+	threshold := int(p.FailureThreshold)
+	if c.failures == 0 || now.Sub(c.counted) >= time.Duration(p.PeriodSeconds)*time.Second/2 {
+		c.failures, c.counted = min(c.failures+1, threshold), now
+	}
+	if c.cleared {
+		threshold -= toldToRestart - 1
+	}
+	return c.failures >= threshold
+}
+
+// isNative reports whether the kubelet alone decides. mu is held.
+func (l *Liveness) isNative() bool { return l.native || l.told.GetMode() == agentv1.Restarts_NATIVE }
+
+// mayTell returns whether the kubelet may be told of failures. mu is held.
+func (l *Liveness) mayTell(c *container, p mesh.Probe, now time.Time) bool {
 	switch {
-	case l.native || l.told.GetMode() == agentv1.Restarts_NATIVE:
+	case l.isNative():
 		if c.grant != "" { // the kubelet does not need it
-			c.end(c.left > 0)
-			l.report()
+			c.end()
+			l.wake.Set()
 		}
-		return false
-	case l.told.GetMode() == agentv1.Restarts_SUSPENDED:
 		return true
+	case l.told.GetMode() == agentv1.Restarts_SUSPENDED:
+		return false
 	}
-	return !l.useGrant(c, p, now) && !l.ownTurn(now)
+	return l.hasGrant(c, p, now) || l.ownTurn(now)
 }
 
-// useGrant returns whether the kubelet is told of one failure of a container by a grant. mu is held.
-func (l *Liveness) useGrant(c *container, p mesh.Probe, now time.Time) bool {
-	if c.grant != "" && (c.left == 0 || !now.Before(c.until) || !l.isOpen(c.grant)) {
-		if c.left == 0 { // this check is of the container that has restarted, whose failure is another one
-			c.failing = now
-		}
-		c.end(c.left > 0)
-		l.report()
+// hasGrant returns whether a grant of a container is in use, and begins to use one that there is. mu is held.
+func (l *Liveness) hasGrant(c *container, p mesh.Probe, now time.Time) bool {
+	if c.grant != "" && (!now.Before(c.until) || !l.isOpen(c.grant)) {
+		c.end()
+		l.wake.Set()
 	}
 	if c.grant == "" {
 		g := l.grantFor(p.Container)
 		if g == nil || g.GetName() == c.spent {
 			return false
 		}
-		c.grant, c.unused, c.left = g.GetName(), "", int(p.FailureThreshold)
+		c.grant, c.unused, c.told = g.GetName(), "", 0
 		c.until = now.Add(grantLife(p))
-		l.report()
+		l.wake.Set()
 	}
-	c.left--
-	l.used = l.used || c.left == 0
 	return true
 }
 
-// end stops using a grant.
-func (c *container) end(unused bool) {
+// end stops using a grant, which is given back unless the kubelet was told often enough to restart the container.
+func (c *container) end() {
 	c.spent, c.unused = c.grant, ""
-	if unused {
+	if c.told < toldToRestart {
 		c.unused = c.grant
 	}
 	c.grant = ""
@@ -172,9 +207,10 @@ func (c *container) end(unused bool) {
 // maxGrantLife bounds what a pod may have written.
 const maxGrantLife = 24 * time.Hour
 
-// grantLife is how long a grant is used: as long as the kubelet may need to ask failureThreshold times, and once more.
+// grantLife is how long a grant is used: as long as the kubelet may need to ask until there are failureThreshold failures, and until it was told often
+// enough.
 func grantLife(p mesh.Probe) time.Duration {
-	seconds := (int64(p.FailureThreshold) + 1) * (int64(p.PeriodSeconds) + int64(p.TimeoutSeconds))
+	seconds := (int64(p.FailureThreshold) + toldToRestart) * (int64(p.PeriodSeconds) + int64(p.TimeoutSeconds))
 	return time.Duration(min(seconds, int64(maxGrantLife/time.Second))) * time.Second
 }
 
@@ -241,22 +277,14 @@ func (l *Liveness) Connected(is bool) {
 	switch {
 	case is:
 		l.lost = time.Time{}
-		l.report() // it may be with another control plane
+		l.wake.Set() // it may be with another control plane
 	case l.lost.IsZero():
 		l.lost = time.Now()
 	}
 }
 
-// report needs mu.
-func (l *Liveness) report() {
-	select {
-	case l.wake <- struct{}{}:
-	default: // it will be reported anyway
-	}
-}
-
-// Due receives when there is something to report.
-func (l *Liveness) Due() <-chan struct{} { return l.wake }
+// Due is set when there is something to report.
+func (l *Liveness) Due() run.Signal { return l.wake }
 
 // Report returns what fails now.
 func (l *Liveness) Report() *agentv1.Liveness {

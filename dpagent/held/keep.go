@@ -32,7 +32,7 @@ func (l *Liveness) keep() {
 	m := proto.CloneOf(l.told)
 	for _, g := range m.GetGrants() {
 		c := l.containers[g.GetContainer()]
-		g.Used = c != nil && (c.spent == g.GetName() || c.grant == g.GetName() && c.left == 0)
+		g.Used = c != nil && (c.spent == g.GetName() || c.grant == g.GetName() && c.told == toldToRestart)
 	}
 	l.mu.Unlock()
 	l.o.Keep(m)

@@ -51,6 +51,8 @@ type Identity struct {
 	// epoch is the highest of a bundle that this agent, or one before in its work directory, has had.
 	epoch int64
 	older atomic.Uint64 // bundles that were older
+	// refused is the certificate that was refused last since it was not valid yet, nil if one was accepted after it.
+	refused atomic.Pointer[x509.Certificate]
 }
 
 type bundle struct {
@@ -109,6 +111,10 @@ func (i *Identity) Accept(r *Request, answer *agentv1.Identity) error {
 	if err != nil {
 		return err
 	}
+	if err := notYetValid(leaf.Leaf, time.Now()); err != nil {
+		i.refused.Store(leaf.Leaf)
+		return fmt.Errorf("check certificate: %w", err)
+	}
 	if err := i.check(leaf, next); err != nil {
 		return err
 	}
@@ -131,6 +137,7 @@ func (i *Identity) Accept(r *Request, answer *agentv1.Identity) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.leaf = leaf
+	i.refused.Store(nil)
 	return nil
 }
 
@@ -165,7 +172,7 @@ func (i *Identity) Trust(b *agentv1.Bundle) error {
 		return err
 	}
 	if i.leaf != nil {
-		if err := verify(i.leaf, next, time.Now()); err != nil {
+		if err := verify(i.leaf, next, timeOf(i.leaf)); err != nil {
 			return fmt.Errorf("trust bundle %q: %w", next.id, err)
 		}
 	}
@@ -202,7 +209,40 @@ func (i *Identity) check(leaf *tls.Certificate, b bundle) error {
 	if len(leaf.Leaf.URIs) != 1 || leaf.Leaf.URIs[0].Scheme != "spiffe" {
 		return fmt.Errorf("check certificate: its URI names are %q, not one SPIFFE ID", leaf.Leaf.URIs)
 	}
-	return verify(leaf, b, time.Now())
+	return verify(leaf, b, timeOf(leaf))
+}
+
+// timeOf returns now, or when a certificate becomes valid that was in use before: since then this clock was set back, and other proxies may have the right time.
+func timeOf(leaf *tls.Certificate) time.Time {
+	if now := time.Now(); now.After(leaf.Leaf.NotBefore) {
+		return now
+	}
+	return leaf.Leaf.NotBefore
+}
+
+func notYetValid(leaf *x509.Certificate, now time.Time) error {
+	if !now.Before(leaf.NotBefore) {
+		return nil
+	}
+	return fmt.Errorf("the certificate %w before %s, in %s: the clock of this host is behind, or that of the control plane was ahead",
+		errNotYetValid, leaf.NotBefore.UTC().Format(time.RFC3339), leaf.NotBefore.Sub(now).Round(time.Second))
+}
+
+var errNotYetValid = errors.New("is not valid")
+
+// CheckClock returns why the identity, which is used, is not valid yet by this clock, or why the last new one was refused.
+func (i *Identity) CheckClock(now time.Time) error {
+	if leaf := i.Leaf(); leaf != nil {
+		if err := notYetValid(leaf, now); err != nil {
+			return err
+		}
+	}
+	if refused := i.refused.Load(); refused != nil {
+		if err := notYetValid(refused, now); err != nil {
+			return fmt.Errorf("a new certificate is refused: %w", err)
+		}
+	}
+	return nil
 }
 
 // Valid returns why the identity cannot be used now, nil if it can.

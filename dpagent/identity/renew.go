@@ -3,6 +3,7 @@ package identity
 import (
 	"context"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -13,10 +14,15 @@ import (
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/dpagent/retry"
 	"github.com/sonde-mesh/sonde/health/heartbeat"
+	"github.com/sonde-mesh/sonde/internal/run"
 )
 
 // maxTimer is the longest timer of the renewer: timers stand still while the machine sleeps.
 const maxTimer = 10 * time.Minute
+
+// refusedBackoff is the longest delay between certificates that are refused since they are not valid yet by this clock: each is a signature of the control
+// plane, and no other is better before a clock is set.
+const refusedBackoff = 5 * time.Minute
 
 // Results of a try to renew.
 const (
@@ -28,7 +34,7 @@ const (
 type Renewer struct {
 	identity *Identity
 	o        RenewerOptions
-	now      chan struct{}
+	now      run.Signal
 	renewals *prometheus.CounterVec
 }
 
@@ -48,7 +54,7 @@ type RenewerOptions struct {
 
 // NewRenewer returns a Renewer of i.
 func NewRenewer(i *Identity, o RenewerOptions) *Renewer {
-	r := &Renewer{identity: i, o: o, now: make(chan struct{}, 1), renewals: prometheus.NewCounterVec(prometheus.CounterOpts{
+	r := &Renewer{identity: i, o: o, now: run.NewSignal(), renewals: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "sonde_dpagent_identity_renewals_total", Help: "Tries to renew the certificate.",
 	}, []string{"result"})}
 	for _, result := range []string{renewed, failed} {
@@ -69,17 +75,15 @@ func NewRenewer(i *Identity, o RenewerOptions) *Renewer {
 
 // Now makes Run renew now, whatever the certificate's age. It returns at once.
 func (r *Renewer) Now() {
-	select {
-	case r.now <- struct{}{}:
-	default: // a renewal is requested already
-	}
+	r.now.Set()
 }
 
 // Run renews the certificate until ctx ends. The identity must have one.
 func (r *Renewer) Run(ctx context.Context) error {
 	for {
-		due := dueAt(r.identity.Leaf(), rand.Float64()) //nolint:gosec // it spreads load, it is no secret
-		if err := r.waitUntil(ctx, due); err != nil {
+		leaf := r.identity.Leaf()
+		due := dueAt(leaf, rand.Float64()) //nolint:gosec // it spreads load, it is no secret
+		if err := r.waitUntil(ctx, leaf.NotBefore, due); err != nil {
 			return err
 		}
 		if err := r.renew(ctx); err != nil {
@@ -95,10 +99,11 @@ func dueAt(leaf *x509.Certificate, spread float64) time.Time {
 	return leaf.NotBefore.Add(time.Duration(float64(validity) * (2./3 + (spread-0.5)/10)))
 }
 
-func (r *Renewer) waitUntil(ctx context.Context, due time.Time) error {
+// waitUntil waits until it is due to renew, which it is at once where the clock says that the certificate is not valid yet: it was ahead before.
+func (r *Renewer) waitUntil(ctx context.Context, from, due time.Time) error {
 	for {
 		left := time.Until(due)
-		if left <= 0 {
+		if left <= 0 || time.Now().Before(from) {
 			return nil
 		}
 		timer := time.NewTimer(min(left, maxTimer))
@@ -117,6 +122,7 @@ func (r *Renewer) waitUntil(ctx context.Context, due time.Time) error {
 // renew tries to renew until it succeeds or ctx ends.
 func (r *Renewer) renew(ctx context.Context) error {
 	backoff := retry.Backoff{Min: 200 * time.Millisecond, Max: 30 * time.Second}
+	refused := retry.Backoff{Min: time.Second, Max: refusedBackoff}
 	report := retry.Reporter{Logger: r.o.Logger}
 	for {
 		err := r.renewOnce(ctx)
@@ -132,7 +138,11 @@ func (r *Renewer) renew(ctx context.Context) error {
 		}
 		r.renewals.WithLabelValues(failed).Inc()
 		report.Failed(ctx, slog.LevelError, "certificate renewal failed, the old certificate stays in use", err)
-		if err := retry.Wait(ctx, backoff.Next()); err != nil {
+		delay := &backoff
+		if errors.Is(err, errNotYetValid) {
+			delay = &refused
+		}
+		if err := run.Sleep(ctx, delay.Next()); err != nil {
 			return err
 		}
 	}

@@ -3,7 +3,6 @@ package perport
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/netip"
 	"time"
 
@@ -32,12 +31,13 @@ func (t web) run(ctx context.Context, s *Server) {
 
 func (t web) serve(ctx context.Context, s *Server) error {
 	target := func(path string) (probe.Target, bool) { return s.TargetAt(t.at, path) }
-	h, err := probe.New(probe.Options{PodIP: t.at.Addr(), Port: int(t.at.Port()), Target: target, Logger: s.o.Logger, Registerer: s.o.Registerer})
+	h, err := probe.New(probe.Options{
+		PodIP: t.at.Addr(), Port: int(t.at.Port()), Target: target, Dial: s.o.Dial, Logger: s.o.Logger, Registerer: s.o.Registerer,
+	})
 	if err != nil {
 		return err
 	}
-	var config net.ListenConfig
-	l, err := config.Listen(ctx, "tcp", t.at.String())
+	l, err := s.o.Listen(ctx, "tcp", t.at.String())
 	if err != nil {
 		return err
 	}

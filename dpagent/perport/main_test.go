@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -14,36 +13,41 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
 	"github.com/sonde-mesh/sonde/dpagent/perport"
-	"github.com/sonde-mesh/sonde/internal/logtest"
-	"github.com/sonde-mesh/sonde/internal/slowtest"
-	"github.com/sonde-mesh/sonde/internal/waittest"
+	"github.com/sonde-mesh/sonde/internal/testing/logtest"
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
-func TestMain(m *testing.M) {
-	slowtest.AtOnce(6)
-	goleak.VerifyTestMain(m)
-}
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience is far longer than anything takes on a machine that is not busy.
-const patience = 10 * time.Second
+// period is the time between two checks of an application, and between two attempts to open a port.
+const period = time.Second
 
-// server is a Server that runs.
+// Addresses of the pod: two ports for probes, and the application.
+var (
+	first  = netip.MustParseAddrPort("127.0.0.9:1")
+	second = netip.MustParseAddrPort("127.0.0.9:2")
+	appAt  = netip.MustParseAddrPort("127.0.0.9:8080")
+)
+
+// server is a running Server in a network in memory.
 type server struct {
 	*perport.Server
 	t       testing.TB
+	network *virtual.Network
 	logs    *logtest.Buffer
 	metrics *prometheus.Registry
 	end     func()
 }
 
 // verdicts returns how many TCP checks had that verdict, in sonde_probe_total.
-func (s *server) verdicts(verdict string) float64 {
+func (s *server) verdicts(verdict string) int {
 	s.t.Helper()
 	families, err := s.metrics.Gather()
 	if err != nil {
@@ -52,25 +56,25 @@ func (s *server) verdicts(verdict string) float64 {
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
 			if f.GetName() == "sonde_probe_total" && m.GetLabel()[1].GetValue() == "tcpSocket" && m.GetLabel()[2].GetValue() == verdict {
-				return m.GetCounter().GetValue()
+				return int(m.GetCounter().GetValue())
 			}
 		}
 	}
 	return 0
 }
 
-func start(t testing.TB) *server {
+// start runs a Server in the current bubble. change may modify its options.
+func start(t testing.TB, change ...func(*perport.Options)) *server {
 	t.Helper()
-	return startBeside(t, netip.AddrPort{})
-}
-
-// startBeside starts one of an agent with a virtual port.
-func startBeside(t testing.TB, virtual netip.AddrPort) *server {
-	t.Helper()
-	s := &server{t: t, logs: &logtest.Buffer{}, metrics: prometheus.NewRegistry()}
-	s.Server = perport.New(perport.Options{
-		Logger: slog.New(slog.NewTextHandler(s.logs, nil)), Registerer: s.metrics, Virtual: virtual,
-	})
+	s := &server{t: t, network: virtual.NewNetwork(), logs: &logtest.Buffer{}, metrics: prometheus.NewRegistry()}
+	o := perport.Options{
+		Logger: slog.New(slog.NewTextHandler(s.logs, nil)), Registerer: s.metrics,
+		Listen: s.network.Listen, Dial: s.network.DialFrom("127.0.0.9"),
+	}
+	for _, change := range change {
+		change(&o)
+	}
+	s.Server = perport.New(o)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx) }()
@@ -84,50 +88,48 @@ func startBeside(t testing.TB, virtual netip.AddrPort) *server {
 	return s
 }
 
-// eventually polls until check returns nil.
-func eventually(t testing.TB, limit time.Duration, check func() error) {
-	t.Helper()
-	waittest.Until(t, limit, "", check)
+// set replaces the Config and waits until the Server has applied it.
+func (s *server) set(c perport.Config) {
+	s.Set(c)
+	synctest.Wait()
 }
 
-// freeAddress returns an address on which nobody listens, and from which no connection comes.
-func freeAddress(t testing.TB) netip.AddrPort {
-	t.Helper()
-	l := listen(t, netip.MustParseAddrPort("127.0.0.9:0"))
-	defer func() { _ = l.Close() }()
-	return l.Addr().(*net.TCPAddr).AddrPort()
+// wait lets a period pass, and waits until its effects are complete.
+func (s *server) wait() {
+	<-time.After(period)
+	synctest.Wait()
 }
 
-func listen(t testing.TB, at netip.AddrPort) *net.TCPListener {
-	t.Helper()
-	l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(at))
+func (s *server) listen(at netip.AddrPort) net.Listener {
+	s.t.Helper()
+	l, err := s.network.Listen(s.t.Context(), "tcp", at.String())
 	if err != nil {
-		t.Fatal(err)
+		s.t.Fatal(err)
 	}
 	return l
 }
 
 // application accepts connections, and counts them and the bytes that come.
 type application struct {
+	s  *server
 	at netip.AddrPort
-	t  testing.TB
 
 	mu                 sync.Mutex
 	connections, bytes int
 	stop               func()
 }
 
-func apply(t testing.TB, at netip.AddrPort) *application {
-	t.Helper()
-	a := &application{at: at, t: t}
+func (s *server) apply(at netip.AddrPort) *application {
+	s.t.Helper()
+	a := &application{s: s, at: at}
 	a.open()
-	t.Cleanup(func() { a.stop() })
+	s.t.Cleanup(func() { a.stop() })
 	return a
 }
 
 func (a *application) open() {
-	a.t.Helper()
-	l := listen(a.t, a.at)
+	a.s.t.Helper()
+	l := a.s.listen(a.at)
 	var running sync.WaitGroup
 	running.Go(func() {
 		for {
@@ -154,62 +156,83 @@ func (a *application) open() {
 }
 
 func (a *application) seen() (connections, bytes int) {
+	synctest.Wait()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.connections, a.bytes
 }
 
-func dial(ctx context.Context, at netip.AddrPort) (*net.TCPConn, error) {
-	c, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", at.String())
-	if err != nil {
-		return nil, err
+// dial connects a client to a port. The connection is closed when the test ends.
+func (s *server) dial(at netip.AddrPort) (net.Conn, error) {
+	c, err := s.network.DialFrom("127.0.0.1")(s.t.Context(), "tcp", at.String())
+	if err == nil {
+		s.t.Cleanup(func() { _ = c.Close() })
 	}
-	return c.(*net.TCPConn), nil
+	return c, err
 }
 
-// isOpen returns an error unless a port accepts connections.
-func isOpen(ctx context.Context, at netip.AddrPort) error {
-	c, err := dial(ctx, at)
-	if err == nil {
-		_ = c.Close()
+// connect returns a connection that the Server has accepted.
+func (s *server) connect(at netip.AddrPort) net.Conn {
+	s.t.Helper()
+	c, err := s.dial(at)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	synctest.Wait()
+	return c
+}
+
+// wantOpen checks that ports accept connections.
+func (s *server) wantOpen(at ...netip.AddrPort) {
+	s.t.Helper()
+	for _, at := range at {
+		if c, err := s.dial(at); err != nil {
+			s.t.Errorf("%s: error = %v, want an open port", at, err)
+		} else {
+			_ = c.Close()
+		}
+	}
+}
+
+// wantClosed checks that ports refuse connections.
+func (s *server) wantClosed(at ...netip.AddrPort) {
+	s.t.Helper()
+	for _, at := range at {
+		if _, err := s.dial(at); !errors.Is(err, syscall.ECONNREFUSED) {
+			s.t.Errorf("%s: error = %v, want a refusal", at, err)
+		}
+	}
+}
+
+// end returns the error of a connection that has ended without a byte, nil if it is open.
+func end(c net.Conn) error {
+	_ = c.SetReadDeadline(time.Now().Add(time.Nanosecond))
+	n, err := c.Read(make([]byte, 1))
+	switch {
+	case n > 0:
+		return errors.New("received a byte")
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return nil
 	}
 	return err
 }
 
-// isClosed returns an error unless a port refuses connections.
-func isClosed(ctx context.Context, at netip.AddrPort) error {
-	if err := isOpen(ctx, at); !errors.Is(err, syscall.ECONNREFUSED) {
-		return fmt.Errorf("%s: want a refusal, not: %w", at, err)
-	}
-	return nil
-}
-
-// ended returns an error unless the other side closes the connection without sending anything.
-func ended(c net.Conn) error {
-	_ = c.SetReadDeadline(time.Now().Add(patience))
-	n, err := c.Read(make([]byte, 1))
-	if n > 0 || errors.Is(err, os.ErrDeadlineExceeded) {
-		return fmt.Errorf("want the end, not %d bytes: %w", n, err)
-	}
-	return nil
-}
-
-// ask sends a request, and returns the answer and its body.
-func ask(at netip.AddrPort, request string) (*http.Response, string, error) {
-	c, err := net.Dial("tcp", at.String())
-	if err != nil {
-		return nil, "", err
-	}
-	defer func() { _ = c.Close() }()
-	_ = c.SetDeadline(time.Now().Add(patience))
-	if _, err := io.WriteString(c, request); err != nil {
-		return nil, "", err
+// ask sends a GET request and returns the status and body of the response. The connection is idle then, so that no shutdown waits for it.
+func (s *server) ask(at netip.AddrPort, path string) (int, string) {
+	s.t.Helper()
+	c := s.connect(at)
+	if _, err := io.WriteString(c, "GET "+path+" HTTP/1.1\r\nHost: elsewhere\r\n\r\n"); err != nil {
+		s.t.Fatal(err)
 	}
 	answer, err := http.ReadResponse(bufio.NewReader(c), nil)
 	if err != nil {
-		return nil, "", err
+		s.t.Fatal(err)
 	}
 	defer func() { _ = answer.Body.Close() }()
 	body, err := io.ReadAll(answer.Body)
-	return answer, string(body), err
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	synctest.Wait()
+	return answer.StatusCode, string(body)
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net"
 	"net/netip"
 	"slices"
 	"sync"
@@ -18,7 +19,12 @@ import (
 
 	"github.com/sonde-mesh/sonde/dpagent/probe"
 	"github.com/sonde-mesh/sonde/health/heartbeat"
+	"github.com/sonde-mesh/sonde/internal/connlimit"
+	"github.com/sonde-mesh/sonde/internal/run"
 )
+
+// MaxConnections is how many connections of callers may be open at once on all ports. Each port has a limit of its own, too.
+const MaxConnections = 2048
 
 // period is how often an application is asked, and how long after a failure a port or socket is opened again.
 const period = time.Second
@@ -47,7 +53,7 @@ type Port struct {
 	AlwaysOpen bool
 }
 
-// Options of a Server. All are required but Virtual and Loop.
+// Options of a Server. Logger and Registerer are required.
 type Options struct {
 	// Logger gets changed verdicts, and what cannot be opened.
 	Logger *slog.Logger
@@ -56,6 +62,12 @@ type Options struct {
 	// Virtual is the address of the virtual port, whose handler answers HTTP probes there that its table does not have, by TargetAt. Default: there
 	// is none.
 	Virtual netip.AddrPort
+	// Listen opens a port. Default: net.ListenConfig.Listen.
+	Listen func(ctx context.Context, network, address string) (net.Listener, error)
+	// Connections of callers that may be open at once on all ports together; as many may be open to applications. Default MaxConnections.
+	Connections int
+	// Dial connects to applications. Default: that of probe.Options.
+	Dial probe.Dial
 	// Loop is told of each Config that is put in place. Default: none.
 	Loop *heartbeat.Loop
 }
@@ -63,7 +75,7 @@ type Options struct {
 // Server answers probes as its last Config says, none before the first. It is safe for concurrent use.
 type Server struct {
 	o       Options
-	changed chan struct{} // config may be another one
+	changed run.Signal // config may be another one
 
 	mu     sync.Mutex
 	config Config
@@ -72,7 +84,19 @@ type Server struct {
 
 // New returns a server. Run has to be called.
 func New(o Options) *Server {
-	return &Server{o: o, changed: make(chan struct{}, 1), faults: map[task]error{}}
+	open := o.Listen
+	if open == nil {
+		open = (&net.ListenConfig{}).Listen
+	}
+	limiter := connlimit.New(cmp.Or(o.Connections, MaxConnections))
+	o.Listen = func(ctx context.Context, network, address string) (net.Listener, error) {
+		l, err := open(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		return limiter.Listener(l), nil
+	}
+	return &Server{o: o, changed: run.NewSignal(), faults: map[task]error{}}
 }
 
 // Set replaces the Config, and returns at once. What is equal in both goes on undisturbed.
@@ -80,10 +104,7 @@ func (s *Server) Set(c Config) {
 	s.mu.Lock()
 	s.config = c
 	s.mu.Unlock()
-	select {
-	case s.changed <- struct{}{}:
-	default: // Run has not seen the last change yet
-	}
+	s.changed.Set()
 }
 
 // task is something to do until ctx ends. Its types are comparable, and equal ones are the same.

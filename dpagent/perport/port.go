@@ -7,9 +7,9 @@ import (
 	"log/slog"
 	"net"
 	"sync"
-	"time"
 
 	"github.com/sonde-mesh/sonde/dpagent/probe"
+	"github.com/sonde-mesh/sonde/internal/run"
 )
 
 // String returns what it answers, for messages.
@@ -29,15 +29,8 @@ func (p Port) run(ctx context.Context, s *Server) {
 		return
 	}
 	defer h.end()
-	tick := time.NewTicker(period)
-	defer tick.Stop()
-	for {
+	for range run.Every(ctx, period) {
 		h.follow(ctx, h.check(ctx))
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
 	}
 }
 
@@ -63,12 +56,12 @@ func newHolder(p Port, s *Server) (*holder, error) {
 	}
 	var err error
 	if !p.AlwaysOpen {
-		if h.check, err = probe.NewTCPCheck(p.Application, period, s.o.Registerer); err != nil {
+		if h.check, err = probe.NewTCPCheck(p.Application, period, s.o.Dial, s.o.Registerer); err != nil {
 			return nil, err
 		}
 	}
 	if p.GRPC {
-		if h.grpc, err = probe.NewTargetServer(probe.Target{Asked: p.Asked, Application: p.Application}, s.o.Registerer); err != nil {
+		if h.grpc, err = probe.NewTargetServer(probe.Target{Asked: p.Asked, Application: p.Application}, s.o.Dial, s.o.Registerer); err != nil {
 			return nil, err
 		}
 		h.serve = func(_ context.Context, l net.Listener) { _ = h.grpc.Serve(l) } // until it is closed
@@ -116,8 +109,7 @@ func (h *holder) listen(ctx context.Context) error {
 	if h.port.Address == h.server.o.Virtual {
 		return errVirtualPort
 	}
-	var config net.ListenConfig
-	l, err := config.Listen(ctx, "tcp", h.port.Address.String())
+	l, err := h.server.o.Listen(ctx, "tcp", h.port.Address.String())
 	if err != nil {
 		return err
 	}

@@ -3,12 +3,14 @@ package perport_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/netip"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
@@ -18,133 +20,202 @@ import (
 
 	"github.com/sonde-mesh/sonde/dpagent/perport"
 	"github.com/sonde-mesh/sonde/dpagent/probe"
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
 func only(p perport.Port) perport.Config { return perport.Config{Ports: []perport.Port{p}} }
 
 func TestPortIsOpenWhileTheApplicationIs(t *testing.T) {
-	t.Parallel()
-	s, at, app := start(t), freeAddress(t), apply(t, freeAddress(t))
-	s.Set(only(perport.Port{Address: at, Application: app.at}))
-	for range 2 {
-		eventually(t, patience, func() error { return isOpen(t.Context(), at) })
-		before := s.verdicts("failure")
-		app.stop()
-		eventually(t, patience, func() error {
-			failed := s.verdicts("failure") - before
-			err := isClosed(t.Context(), at)
-			if err != nil && failed > 1 { // the second check comes after what the first has led to
-				t.Fatalf("after %v checks that have failed: %v", failed, err)
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t)
+		app := s.apply(appAt)
+		s.set(only(perport.Port{Address: first, Application: appAt}))
+		for range 2 {
+			s.wantOpen(first)
+			app.stop()
+			s.wantOpen(first) // until the next check
+			s.wait()
+			s.wantClosed(first)
+			if err := s.Ready(t.Context()); err != nil {
+				t.Errorf("Ready() = %v: an application that is closed is no fault of the agent", err)
 			}
-			return err
-		})
-		if err := s.Ready(t.Context()); err != nil {
-			t.Errorf("Ready() = %v: an application that is closed is no fault of the agent", err)
+			app.open()
+			s.wait()
 		}
-		app.open()
-	}
-	eventually(t, patience, func() error { return isOpen(t.Context(), at) })
-	if _, bytes := app.seen(); bytes > 0 {
-		t.Errorf("the application got %d bytes", bytes)
-	}
-	asked, _ := app.seen()
-	s.end()
-	if err := isClosed(t.Context(), at); err != nil {
-		t.Errorf("after the end: %v", err)
-	}
-	if succeeded, failed := s.verdicts("success"), s.verdicts("failure"); int(succeeded) < asked-1 || failed < 2 { // one may be under way
-		t.Errorf("sonde_probe_total has %v successes and %v failures, and the application was asked %d times and closed twice", succeeded, failed, asked)
-	}
+		s.wantOpen(first)
+		connections, bytes := app.seen()
+		if connections != 3 || bytes > 0 {
+			t.Errorf("the application received %d connections and %d bytes, want 3 and 0", connections, bytes)
+		}
+		s.end()
+		s.wantClosed(first)
+		if succeeded, failed := s.verdicts("success"), s.verdicts("failure"); succeeded != 3 || failed != 2 {
+			t.Errorf("sonde_probe_total has %d successes and %d failures, want 3 and 2", succeeded, failed)
+		}
+	})
 }
 
 func TestApplicationIsAskedOnceASecond(t *testing.T) {
-	t.Parallel()
-	s, at, app := start(t), freeAddress(t), apply(t, freeAddress(t))
-	s.Set(only(perport.Port{Address: at, Application: app.at}))
-	eventually(t, patience, func() error { return isOpen(t.Context(), at) })
-	began := time.Now()
-	before, _ := app.seen()
-	for range 20 { // callers make no difference
-		if err := isOpen(t.Context(), at); err != nil {
-			t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t)
+		app := s.apply(appAt)
+		s.set(only(perport.Port{Address: first, Application: appAt}))
+		for second := range 5 {
+			for range 20 { // callers make no difference
+				s.wantOpen(first)
+			}
+			if n, _ := app.seen(); n != second+1 {
+				t.Errorf("%d connections after %d s, want %d", n, second, second+1)
+			}
+			s.wait()
 		}
-	}
-	<-time.After(4 * time.Second)
-	after, _ := app.seen()
-	took := time.Since(began)
-	if most := int(took/time.Second) + 2; after-before > most || after == before { // one may be under way, and one be late
-		t.Errorf("%d connections in %s, want 1 to %d", after-before, took, most)
+	})
+}
+
+// TestApplicationThatDoesNotAnswer checks that the port closes when a check times out.
+func TestApplicationThatDoesNotAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t)
+		app := s.apply(appAt)
+		s.set(only(perport.Port{Address: first, Application: appAt}))
+		s.wantOpen(first)
+		s.network.Isolate("127.0.0.9", true)
+		s.wait()
+		if n := s.verdicts("failure"); n != 0 {
+			t.Errorf("%d checks failed at once", n)
+		}
+		s.wait()
+		s.network.Isolate("127.0.0.9", false)
+		if n := s.verdicts("failure"); n != 1 {
+			t.Errorf("%d checks failed, want one", n)
+		}
+		s.wantClosed(first)
+		s.wait()
+		s.wantOpen(first)
+		app.stop()
+	})
+}
+
+// TestAgentThatCannotCheck checks that the port stays as it is: a failure of the agent says nothing about the application.
+func TestAgentThatCannotCheck(t *testing.T) {
+	for name, tc := range map[string]struct {
+		err   error
+		ready string // part of Ready's error
+	}{
+		"no file descriptors": {syscall.EMFILE, "the agent cannot check the application: too many open files"},
+		"too busy":            {probe.ErrLate, ""},
+	} {
+		virtual.Run(t, name, func(t *testing.T) {
+			var fault atomic.Pointer[error]
+			s := start(t, func(o *perport.Options) {
+				dial := o.Dial
+				o.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {
+					if err := fault.Load(); err != nil {
+						return nil, *err
+					}
+					return dial(ctx, network, address)
+				}
+			})
+			app := s.apply(appAt)
+			s.set(only(perport.Port{Address: first, Application: appAt}))
+			fault.Store(&tc.err)
+			app.stop()
+			s.wait()
+			s.wantOpen(first)
+			if err := s.Ready(t.Context()); (err != nil) != (tc.ready != "") || err != nil && !strings.Contains(err.Error(), tc.ready) {
+				t.Errorf("Ready() = %v, want %q", err, tc.ready)
+			}
+			fault.Store(nil)
+			s.wait()
+			s.wantClosed(first)
+			if err := s.Ready(t.Context()); err != nil {
+				t.Errorf("Ready() = %v when the agent can check again", err)
+			}
+		})
 	}
 }
 
 func TestClientThatSpeaksIsReset(t *testing.T) {
-	t.Parallel()
-	s, at, app := start(t), freeAddress(t), apply(t, freeAddress(t))
-	s.Set(only(perport.Port{Address: at, Application: app.at}))
-	eventually(t, patience, func() error { return isOpen(t.Context(), at) })
-	c, err := dial(t.Context(), at)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = c.Close() }()
-	if _, err := io.WriteString(c, "GET / HTTP/1.1\r\n\r\n"); err != nil {
-		t.Fatal(err)
-	}
-	if err := ended(c); err != nil {
-		t.Error(err)
-	}
-	s.end()
-	if _, bytes := app.seen(); bytes > 0 {
-		t.Errorf("the application got %d bytes", bytes)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t)
+		app := s.apply(appAt)
+		s.set(only(perport.Port{Address: first, Application: appAt}))
+		c := s.connect(first)
+		if _, err := io.WriteString(c, "GET / HTTP/1.1\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if err := end(c); !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("its connection: error = %v, want a reset", err)
+		}
+		if _, bytes := app.seen(); bytes > 0 {
+			t.Errorf("the application got %d bytes", bytes)
+		}
+	})
+}
+
+func TestSilentClient(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t)
+		s.apply(appAt)
+		s.set(only(perport.Port{Address: first, Application: appAt}))
+		c := s.connect(first)
+		<-time.After(5*time.Second - time.Nanosecond)
+		if err := end(c); err != nil {
+			t.Errorf("its connection: error = %v, want it open for 5s", err)
+		}
+		s.wait()
+		if err := end(c); !errors.Is(err, io.EOF) {
+			t.Errorf("its connection: error = %v, want its end after 5s", err)
+		}
+	})
 }
 
 // TestGRPC has a port for either protocol, which follows the application, and one for gRPC alone, which does not.
 func TestGRPC(t *testing.T) {
-	t.Parallel()
-	s, either, alone := start(t), freeAddress(t), freeAddress(t)
-	applicationAt := freeAddress(t)
-	s.Set(perport.Config{Ports: []perport.Port{
-		{Address: either, Application: applicationAt, GRPC: true, Asked: applicationAt},
-		{Address: alone, Application: applicationAt, GRPC: true, Asked: applicationAt, AlwaysOpen: true},
-	}})
-	eventually(t, patience, func() error { return isOpen(t.Context(), alone) })
-	if err := isClosed(t.Context(), either); err != nil {
-		t.Error(err)
-	}
-	app := grpc.NewServer()
-	healthpb.RegisterHealthServer(app, health.NewServer())
-	l := listen(t, applicationAt)
-	served := make(chan error, 1)
-	go func() { served <- app.Serve(l) }()
-	for _, at := range []netip.AddrPort{either, alone} {
-		eventually(t, patience, func() error { return check(t.Context(), at) })
-	}
-	app.Stop()
-	if err := <-served; err != nil {
-		t.Error(err)
-	}
-	eventually(t, patience, func() error { return isClosed(t.Context(), either) })
-	if err := isOpen(t.Context(), alone); err != nil {
-		t.Error(err)
-	}
-	if err := check(t.Context(), alone); err == nil {
-		t.Error("a call succeeds, and there is no application")
-	}
-	s.end()
-	if err := isClosed(t.Context(), alone); err != nil {
-		t.Error(err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		s, either, alone := start(t), first, second
+		s.set(perport.Config{Ports: []perport.Port{
+			{Address: either, Application: appAt, GRPC: true, Asked: appAt},
+			{Address: alone, Application: appAt, GRPC: true, Asked: appAt, AlwaysOpen: true},
+		}})
+		s.wantOpen(alone)
+		s.wantClosed(either)
+		app := grpc.NewServer()
+		healthpb.RegisterHealthServer(app, health.NewServer())
+		l := s.listen(appAt)
+		served := make(chan error, 1)
+		go func() { served <- app.Serve(l) }()
+		s.wait()
+		for _, at := range []netip.AddrPort{either, alone} {
+			if err := s.check(at); err != nil {
+				t.Errorf("%s: %v", at, err)
+			}
+		}
+		app.Stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+		s.wait()
+		s.wantClosed(either)
+		s.wantOpen(alone)
+		if err := s.check(alone); err == nil {
+			t.Error("a call succeeds, and there is no application")
+		}
+		s.end()
+		s.wantClosed(alone)
+	})
 }
 
 // check calls grpc.health.v1.Health/Check.
-func check(ctx context.Context, at netip.AddrPort) error {
-	conn, err := grpc.NewClient(at.String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+func (s *server) check(at netip.AddrPort) error {
+	dial := func(context.Context, string) (net.Conn, error) { return s.dial(at) }
+	conn, err := grpc.NewClient("passthrough:///"+at.String(), grpc.WithContextDialer(dial), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return err
 	}
 	defer func() { _ = conn.Close() }()
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	ctx, cancel := context.WithTimeout(s.t.Context(), period)
 	defer cancel()
 	answer, err := healthpb.NewHealthClient(conn).Check(ctx, &healthpb.HealthCheckRequest{})
 	if err == nil && answer.GetStatus() != healthpb.HealthCheckResponse_SERVING {
@@ -155,125 +226,99 @@ func check(ctx context.Context, at netip.AddrPort) error {
 
 // TestSilentClientsMakeRoom has more clients than may be there at once.
 func TestSilentClientsMakeRoom(t *testing.T) {
-	t.Parallel()
-	s, at, app := start(t), freeAddress(t), apply(t, freeAddress(t))
-	s.Set(only(perport.Port{Address: at, Application: app.at}))
-	eventually(t, patience, func() error { return isOpen(t.Context(), at) })
-	var silent []net.Conn
-	for range perport.MaxVisitors + 1 {
-		c, err := dial(t.Context(), at)
-		if err != nil {
-			t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t)
+		s.apply(appAt)
+		s.set(only(perport.Port{Address: first, Application: appAt}))
+		var silent []net.Conn
+		for range perport.MaxVisitors + 1 {
+			silent = append(silent, s.connect(first))
 		}
-		defer func() { _ = c.Close() }() //nolint:gocritic // all stay open until the end
-		silent = append(silent, c)
-	}
-	if err := ended(silent[0]); err != nil {
-		t.Errorf("the first: %v", err)
-	}
-	last := silent[perport.MaxVisitors]
-	_ = last.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
-	if _, err := last.Read(make([]byte, 1)); err == nil || !strings.Contains(err.Error(), "timeout") {
-		t.Errorf("the last: %v, want a connection that is open", err)
-	}
+		synctest.Wait()
+		if err := end(silent[0]); !errors.Is(err, io.EOF) {
+			t.Errorf("the first: error = %v, want its end without a reset", err)
+		}
+		for i, c := range silent[1:] {
+			if err := end(c); err != nil {
+				t.Errorf("number %d: error = %v, want it open", i+1, err)
+			}
+		}
+	})
 }
 
 func TestPortOfAnother(t *testing.T) {
-	t.Parallel()
-	s, app := start(t), apply(t, freeAddress(t))
-	other := listen(t, netip.MustParseAddrPort("127.0.0.1:0"))
-	at := other.Addr().(*net.TCPAddr).AddrPort()
-	s.Set(only(perport.Port{Address: at, Application: app.at}))
-	eventually(t, patience, func() error {
-		if err := s.Ready(t.Context()); err == nil || !strings.Contains(err.Error(), "address already in use") {
-			return fmt.Errorf("want why the port cannot be opened, not: %w", err)
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t)
+		s.apply(appAt)
+		other := s.listen(first)
+		s.set(only(perport.Port{Address: first, Application: appAt}))
+		for range 3 { // the agent retries, and logs the failure once
+			if err := s.Ready(t.Context()); err == nil || !strings.Contains(err.Error(), "address already in use") {
+				t.Errorf("Ready() = %v, want the reason that the port is closed", err)
+			}
+			s.wait()
 		}
-		return nil
+		if n := strings.Count(s.logs.String(), "address already in use"); n != 1 {
+			t.Errorf("logged %d times, want once", n)
+		}
+		_ = other.Close()
+		s.wait()
+		s.wantOpen(first)
+		if err := s.Ready(t.Context()); err != nil {
+			t.Errorf("Ready() = %v after the other program has ended", err)
+		}
 	})
-	<-time.After(1100 * time.Millisecond) // it is tried again, and not logged again
-	if n := strings.Count(s.logs.String(), "address already in use"); n != 1 {
-		t.Errorf("logged %d times, want once", n)
-	}
-	_ = other.Close()
-	eventually(t, patience, func() error { return isOpen(t.Context(), at) })
-	eventually(t, patience, func() error { return s.Ready(t.Context()) })
 }
 
 // TestVirtualPort has ports that the handler of the agent's table has open.
 func TestVirtualPort(t *testing.T) {
-	t.Parallel()
-	at, app := freeAddress(t), apply(t, freeAddress(t))
-	s := startBeside(t, at)
-	target := probe.Target{Asked: app.at, Application: app.at, Path: "/ready"}
-	config := perport.Config{HTTP: at, Paths: map[string]probe.Target{"/1/ready": target}}
-	s.Set(config)
-	if got, ok := s.TargetAt(at, "/1/ready"); !ok || got != target {
-		t.Errorf("TargetAt() = %v, %t, want what the path is for", got, ok)
-	}
-	config.Ports = []perport.Port{{Address: at, Application: app.at}}
-	s.Set(config)
-	eventually(t, patience, func() error {
-		if err := s.Ready(t.Context()); err == nil || !strings.HasSuffix(err.Error(), "it is the virtual port, on which the agent answers HTTP probes of its table") {
-			return fmt.Errorf("want why the port for TCP cannot be opened, and nothing of HTTP, not: %w", err)
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t, func(o *perport.Options) { o.Virtual = first })
+		s.apply(appAt)
+		target := probe.Target{Asked: appAt, Application: appAt, Path: "/ready"}
+		config := perport.Config{HTTP: first, Paths: map[string]probe.Target{"/1/ready": target}}
+		s.set(config)
+		if got, ok := s.TargetAt(first, "/1/ready"); !ok || got != target {
+			t.Errorf("TargetAt() = %v, %t, want the target of the path", got, ok)
 		}
-		return nil
+		config.Ports = []perport.Port{{Address: first, Application: appAt}}
+		s.set(config)
+		if err := s.Ready(t.Context()); err == nil || !strings.HasSuffix(err.Error(), "it is the virtual port, on which the agent answers HTTP probes of its table") {
+			t.Errorf("Ready() = %v, want the reason for the TCP port alone", err)
+		}
+		s.wantClosed(first)
+		config.HTTP, config.Ports = second, nil
+		s.set(config)
+		s.wantOpen(second)
+		if got, ok := s.TargetAt(first, "/1/ready"); ok {
+			t.Errorf("TargetAt() of a removed port = %v", got)
+		}
 	})
-	if err := isClosed(t.Context(), at); err != nil {
-		t.Error(err)
-	}
-	config.HTTP, config.Ports = freeAddress(t), nil
-	s.Set(config)
-	eventually(t, patience, func() error { return isOpen(t.Context(), config.HTTP) })
-	if got, ok := s.TargetAt(at, "/1/ready"); ok {
-		t.Errorf("TargetAt() of a port that has nothing any more = %v", got)
-	}
 }
 
 func TestConfigsThatFollowEachOther(t *testing.T) {
-	t.Parallel()
-	s, first, second, app := start(t), freeAddress(t), freeAddress(t), apply(t, freeAddress(t))
-	s.Set(perport.Config{Ports: []perport.Port{{Address: first, Application: app.at}, {Address: second, Application: app.at}}})
-	for _, at := range []netip.AddrPort{first, second} {
-		eventually(t, patience, func() error { return isOpen(t.Context(), at) })
-	}
-	c, err := dial(t.Context(), first)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = c.Close() }()
-
-	moved := apply(t, freeAddress(t))
-	s.Set(perport.Config{Ports: []perport.Port{{Address: first, Application: app.at}, {Address: second, Application: moved.at}}})
-	eventually(t, patience, func() error {
-		if n, _ := moved.seen(); n == 0 {
-			return errors.New("the new application has not been asked")
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t)
+		s.apply(appAt)
+		moved := s.apply(netip.AddrPortFrom(appAt.Addr(), 8081))
+		s.set(perport.Config{Ports: []perport.Port{{Address: first, Application: appAt}, {Address: second, Application: appAt}}})
+		s.wantOpen(first, second)
+		stays, goes := s.connect(first), s.connect(second)
+		s.set(perport.Config{Ports: []perport.Port{{Address: first, Application: appAt}, {Address: second, Application: moved.at}}})
+		if n, _ := moved.seen(); n != 1 {
+			t.Errorf("the new application received %d checks, want one", n)
 		}
-		return isOpen(t.Context(), second)
+		s.wantOpen(first, second)
+		if err := end(stays); err != nil {
+			t.Errorf("a connection to the unchanged port: error = %v, want it open", err)
+		}
+		if err := end(goes); !errors.Is(err, io.EOF) {
+			t.Errorf("a connection to the changed port: error = %v, want its end", err)
+		}
+		s.set(perport.Config{})
+		s.wantClosed(first, second)
+		if err := end(stays); !errors.Is(err, io.EOF) {
+			t.Errorf("a connection to a removed port: error = %v, want its end", err)
+		}
 	})
-	_ = c.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
-	if _, err := c.Read(make([]byte, 1)); err == nil || !strings.Contains(err.Error(), "timeout") {
-		t.Errorf("a connection to the port that stays: %v, want it to be open", err)
-	}
-
-	s.Set(perport.Config{})
-	for _, at := range []netip.AddrPort{first, second} {
-		eventually(t, patience, func() error { return isClosed(t.Context(), at) })
-	}
-	if err := ended(c); err != nil {
-		t.Errorf("a connection to a port that is gone: %v", err)
-	}
-}
-
-// BenchmarkCheck is what an open port costs each second.
-func BenchmarkCheck(b *testing.B) {
-	check, err := probe.NewTCPCheck(apply(b, freeAddress(b)).at, time.Second, nil)
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.ReportAllocs()
-	for b.Loop() {
-		if err := check(b.Context()); err != nil {
-			b.Fatal(err)
-		}
-	}
 }

@@ -24,8 +24,16 @@ type visitors struct {
 	max int
 
 	mu   sync.Mutex
-	open list.List // of *net.TCPConn
+	open list.List // of visitor
 }
+
+// visitor is a connection of a client.
+type visitor interface {
+	net.Conn
+	SetLinger(seconds int) error
+}
+
+var _ visitor = (*net.TCPConn)(nil)
 
 // serve accepts connections until l is closed, and waits for them. They end with ctx.
 func (a *visitors) serve(ctx context.Context, l net.Listener) {
@@ -43,17 +51,17 @@ func (a *visitors) serve(ctx context.Context, l net.Listener) {
 			}
 			continue
 		}
-		place := a.add(c.(*net.TCPConn))
+		place := a.add(c.(visitor))
 		running.Go(func() { a.visit(ctx, place) })
 	}
 }
 
 // add makes room if need be. The one that makes room is not reset: its client may not know yet that it has connected.
-func (a *visitors) add(c *net.TCPConn) *list.Element {
+func (a *visitors) add(c visitor) *list.Element {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.open.Len() >= a.max {
-		oldest := a.open.Remove(a.open.Front()).(*net.TCPConn)
+		oldest := a.open.Remove(a.open.Front()).(visitor)
 		_ = oldest.Close() // its goroutine notices
 	}
 	return a.open.PushBack(c)
@@ -61,7 +69,7 @@ func (a *visitors) add(c *net.TCPConn) *list.Element {
 
 // visit waits until a client closes its connection. Nothing that it sends gets to the application.
 func (a *visitors) visit(ctx context.Context, place *list.Element) {
-	c := place.Value.(*net.TCPConn)
+	c := place.Value.(visitor)
 	defer context.AfterFunc(ctx, func() { _ = c.Close() })()
 	_ = c.SetReadDeadline(time.Now().Add(silence)) // an error will be that of Read, too
 	if n, _ := c.Read(make([]byte, 1)); n > 0 {

@@ -11,6 +11,7 @@ import (
 
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/internal/run"
 )
 
 const (
@@ -55,7 +56,7 @@ type Options struct {
 // Counter counts. It is safe for concurrent use.
 type Counter struct {
 	o      Options
-	due    chan struct{}
+	due    run.Signal
 	lost   prometheus.Counter
 	failed prometheus.Counter
 
@@ -81,7 +82,7 @@ const overflows = 4
 // New returns a Counter. Serve and Run have to be called.
 func New(o Options) *Counter {
 	c := &Counter{
-		o: o, due: make(chan struct{}, 1), inbounds: map[key]*inbound{}, open: open{},
+		o: o, due: run.NewSignal(), inbounds: map[key]*inbound{}, open: open{},
 		lost: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "sonde_dpagent_plaintext_lost_total",
 			Help: "Records of connections and requests that STRICT would refuse which have not come from Envoy, so that it is not known who has made them.",
@@ -94,18 +95,11 @@ func New(o Options) *Counter {
 	return c
 }
 
-// Due receives when there is something to report.
-func (c *Counter) Due() <-chan struct{} { return c.due }
+// Due is set when there is something to report.
+func (c *Counter) Due() run.Signal { return c.due }
 
 // All makes a report due, also if nothing was counted.
-func (c *Counter) All() { c.wake() }
-
-func (c *Counter) wake() {
-	select {
-	case c.due <- struct{}{}:
-	default: // it will be reported anyway
-	}
-}
+func (c *Counter) All() { c.due.Set() }
 
 // add counts the records of an access log.
 func (c *Counter) add(of key, records []record) {
@@ -130,7 +124,7 @@ func (c *Counter) add(of key, records []record) {
 			c.open.end(r.connection)
 		}
 		c.recorded = true
-		c.wake()
+		c.due.Set()
 	}
 }
 
@@ -164,18 +158,11 @@ func (c *Counter) hasRoom(kind Kind) bool {
 
 // Run reads Envoy's counters until ctx ends.
 func (c *Counter) Run(ctx context.Context, e Envoy) {
-	ticker := time.NewTicker(readEvery)
-	defer ticker.Stop()
 	var read time.Time
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
+	for range run.Ticks(ctx, readEvery) {
 		recorded, open := c.recent()
 		if open {
-			c.wake() // so that the end of what was not recorded is reported, too
+			c.due.Set() // so that the end of what was not recorded is reported, too
 		}
 		if e.Running() != nil || !recorded && !read.IsZero() && time.Since(read) < idleEvery {
 			continue

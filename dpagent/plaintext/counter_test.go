@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -30,6 +29,7 @@ import (
 
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
 func newCounter() *Counter {
@@ -338,47 +338,52 @@ func TestHowOftenCountersAreRead(t *testing.T) {
 
 // TestServe has an access log come over the socket, as Envoy sends it.
 func TestServe(t *testing.T) {
-	c := newCounter()
-	at := filepath.Join(t.TempDir(), mesh.SocketRecords)
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", at)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- c.Serve(ctx, l) }()
-	conn, err := grpc.NewClient("unix:"+at, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close() }()
-	export := func(m *logsv1.LogsData) error {
-		return conn.Invoke(ctx, "/opentelemetry.proto.collector.logs.v1.LogsService/Export", m, &logsv1.LogsData{})
-	}
-	for range 3 {
-		if err := export(message(mesh.RecordsRequests, request("10.1.0.1", "curl/8.0.1", "DownstreamStart"))); err != nil {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCounter()
+		network := virtual.NewNetwork()
+		l, err := network.Listen(t.Context(), "unix", mesh.SocketRecords)
+		if err != nil {
 			t.Fatal(err)
 		}
-		<-c.Due()
-	}
-	if got := c.Report().GetInbounds()[0].GetSources()[0].GetTally().GetCount(); got != 3 {
-		t.Errorf("%d requests are counted, want 3", got)
-	}
-	if err := export(message("other")); err == nil || !strings.Contains(err.Error(), `access log "other" is not known`) {
-		t.Errorf("an unknown access log: %v", err)
-	}
-	if err := export(message(mesh.RecordsRequests, nil)); err == nil || !strings.Contains(err.Error(), "a record has no source") {
-		t.Errorf("a bad record: %v", err)
-	}
-	var many [][]*commonv1.KeyValue
-	for range 2000 {
-		many = append(many, request("10.1.0.1", "curl/8.0.1", "DownstreamStart"))
-	}
-	if err := export(message(mesh.RecordsRequests, many...)); status.Code(err) != codes.ResourceExhausted {
-		t.Errorf("a message of more than 64 KiB: %v", err)
-	}
-	cancel()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- c.Serve(ctx, l) }()
+		dial := func(ctx context.Context, at string) (net.Conn, error) {
+			return network.DialFrom("127.0.0.1")(ctx, "unix", at)
+		}
+		conn, err := grpc.NewClient("passthrough:///"+mesh.SocketRecords, grpc.WithContextDialer(dial), grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+		export := func(m *logsv1.LogsData) error {
+			return conn.Invoke(ctx, "/opentelemetry.proto.collector.logs.v1.LogsService/Export", m, &logsv1.LogsData{})
+		}
+		for range 3 {
+			if err := export(message(mesh.RecordsRequests, request("10.1.0.1", "curl/8.0.1", "DownstreamStart"))); err != nil {
+				t.Fatal(err)
+			}
+			<-c.Due()
+		}
+		if got := c.Report().GetInbounds()[0].GetSources()[0].GetTally().GetCount(); got != 3 {
+			t.Errorf("%d requests are counted, want 3", got)
+		}
+		if err := export(message("other")); err == nil || !strings.Contains(err.Error(), `access log "other" is not known`) {
+			t.Errorf("an unknown access log: %v", err)
+		}
+		if err := export(message(mesh.RecordsRequests, nil)); err == nil || !strings.Contains(err.Error(), "a record has no source") {
+			t.Errorf("a bad record: %v", err)
+		}
+		var many [][]*commonv1.KeyValue
+		for range 2000 {
+			many = append(many, request("10.1.0.1", "curl/8.0.1", "DownstreamStart"))
+		}
+		if err := export(message(mesh.RecordsRequests, many...)); status.Code(err) != codes.ResourceExhausted {
+			t.Errorf("a message of more than 64 KiB: %v", err)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
 }

@@ -49,7 +49,7 @@ func (c *Counter) readDropped(ctx context.Context, e Envoy) error {
 		if n > 0 {
 			c.lost.Add(float64(n))
 			c.inbound(k).others.add(n, time.Now())
-			c.wake()
+			c.due.Set()
 		}
 	}
 	return nil

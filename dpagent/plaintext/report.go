@@ -14,6 +14,10 @@ import (
 
 // Report returns all that was counted since the agent has started.
 func (c *Counter) Report() *agentv1.Plaintext {
+	select {
+	case <-c.due: // what it was set for is in this report
+	default:
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()

@@ -1,46 +1,57 @@
 package probe_test
 
 import (
-	"net"
 	"net/http"
+	"net/netip"
 	"strings"
 	"testing"
+	"testing/synctest"
 
+	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/dpagent/probe"
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
 func TestAnswers(t *testing.T) {
-	notFound, found := http.NotFoundHandler(), http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 	tests := map[string]struct {
-		handler http.Handler // nil: nobody listens
+		handler http.HandlerFunc // nil: nobody listens
 		want    string
 	}{
-		"the handler":   {notFound, ""},
-		"somebody else": {found, "it answers 200 OK, want 404"},
+		"the handler":   {http.NotFound, ""},
+		"somebody else": {func(http.ResponseWriter, *http.Request) {}, "it answers 200 OK, want 404"},
 		"nobody":        {nil, "connection refused"},
 	}
 	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			l := listen(t, "127.0.0.1")
-			server := &http.Server{Handler: tc.handler}
-			served := make(chan struct{})
-			go func() {
-				defer close(served)
-				_ = server.Serve(l) // it says that it was closed
-			}()
-			stop := func() {
-				_ = server.Close()
-				_ = l.Close() // if it was closed before it was served
-				<-served
+		virtual.Run(t, name, func(t *testing.T) {
+			pod := newPod(t)
+			port := pod.closedPort()
+			if tc.handler != nil {
+				port = pod.web(tc.handler, nil)
 			}
-			defer stop()
-			if tc.handler == nil {
-				stop()
-			}
-			err := probe.Answers(t.Context(), l.Addr().(*net.TCPAddr).AddrPort())
+			err := probe.Answers(t.Context(), netip.AddrPortFrom(localhost, uint16(port)), pod.dial)
 			if (err != nil) != (tc.want != "") || err != nil && !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("Answers() = %v, want %q", err, tc.want)
 			}
 		})
 	}
+}
+
+// The kubelet asks for the agent itself: nothing but that it answers counts, and nothing else is answered so.
+func TestAlive(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pod := newPod(t)
+		p := get(pod.closedPort(), "/live")
+		address := pod.serve(probe.Options{Table: mesh.ProbeTable{p}})
+		for _, tc := range []struct{ path, id, want string }{
+			{mesh.PathAlive, mesh.ProbeAlive, "success"},
+			{mesh.PathAlive, "", "failure"},
+			{mesh.PathAlive, "other", "failure"},
+			{mesh.PathAlive + "?", mesh.ProbeAlive, "failure"},
+			{"/other", mesh.ProbeAlive, "failure"},
+		} {
+			if verdict, text := pod.probe(address, tc.path, tc.id); verdict != tc.want {
+				t.Errorf("%s of %q: %s %q, want %s", tc.path, tc.id, verdict, text, tc.want)
+			}
+		}
+	})
 }

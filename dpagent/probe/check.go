@@ -24,9 +24,9 @@ type Check struct {
 
 // NewCheck returns the check of a probe. address takes the place of the pod's. p must be valid, but for its TimeoutSeconds: the timeout of
 // a check is timeout.
-func NewCheck(p mesh.Probe, address netip.Addr, timeout time.Duration) *Check {
-	c := newClients(address, 0) // no redirect leads to port 0, as it would to a virtual port
-	return &Check{prober: newProber(p, address, timeout, c), clients: c, timeout: timeout}
+func NewCheck(p mesh.Probe, address netip.Addr, timeout time.Duration, dial Dial) *Check {
+	c := newClients(dial, address, 0) // no redirect leads to port 0, as it would to a virtual port
+	return &Check{prober: newProber(p, address, timeout, dial, c), clients: c, timeout: timeout}
 }
 
 // Outcome is what one check has found.

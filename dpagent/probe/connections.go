@@ -12,16 +12,18 @@ import (
 	"github.com/sonde-mesh/sonde/internal/connlimit"
 )
 
+// MaxConnections is how many connections may be open at once. Each takes about 20 KiB.
+const MaxConnections = 1024
+
 const (
-	// maxConnections is how many connections may be open at once. Each takes about 20 KiB.
-	maxConnections = 1024
-	// maxClosing is how many more may be open while evicted ones are closing.
-	maxClosing = 128
+	// closingPart is the part of the limit that may be open beside it while evicted ones are closing, at least minClosing.
+	closingPart = 8
+	minClosing  = 8
 	// askPatience is how long a caller may take to ask before it makes room: a flood from many addresses would else end a connection whose
 	// request has just arrived.
 	askPatience = 100 * time.Millisecond
 	// fairShare is the number of connections up to which a source loses none while others have more. A kubelet never has
-	// that many.
+	// that many. It is a quarter of the limit at most.
 	fairShare = 32
 )
 
@@ -126,7 +128,7 @@ func (a *connections) add(nc net.Conn) *conn {
 	c := &conn{Conn: nc, owner: a, source: connlimit.SourceOf(nc.RemoteAddr()), evicted: make(chan struct{}), opened: time.Now()}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for a.open >= a.max+maxClosing {
+	for a.open >= a.max+max(minClosing, a.max/closingPart) {
 		a.closed.Wait()
 	}
 	if a.open >= a.max {
@@ -165,7 +167,7 @@ func (a *connections) makeRoom() {
 
 // victim returns whose turn it is to be evicted, nil if all are protected. mu is held.
 func (a *connections) victim() *conn {
-	for _, least := range []int{fairShare, 1, 0} { // a kubelet has one connection for each probe
+	for _, least := range []int{min(fairShare, a.max/4), 1, 0} { // a kubelet has one connection for each probe
 		for what := range a.lists {
 			for place := a.lists[what].Front(); place != nil; place = place.Next() {
 				if c := place.Value.(*conn); a.source[c.source] > least {

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -46,56 +47,66 @@ func ended(c *conn) bool {
 
 // Who is least useful goes first: idle ones, then those that have not asked, then those that have waited longest.
 func TestEvict(t *testing.T) {
-	a := newConnections(4)
-	callers, conns := crowd(a, "192.0.2.1", "192.0.2.1", "192.0.2.1", "192.0.2.1")
-	a.track(conns[0], http.StateActive)
-	a.track(conns[2], http.StateActive)
-	a.track(conns[2], http.StateIdle)
-	// waiting: 0; asking: 1, 3; idle: 2
-	for i, want := range []int{2, 1, 3} {
-		_, more := crowd(a, "192.0.2.1")
-		a.track(more[0], http.StateActive)
-		if !ended(conns[want]) || !callers[want].closed {
-			t.Errorf("for caller %d: connection %d is still there", i, want)
+	synctest.Test(t, func(t *testing.T) {
+		a := newConnections(4)
+		callers, conns := crowd(a, "192.0.2.1", "192.0.2.1", "192.0.2.1", "192.0.2.1")
+		a.track(conns[0], http.StateActive)
+		a.track(conns[2], http.StateActive)
+		a.track(conns[2], http.StateIdle)
+		// waiting: 0; asking: 1, 3; idle: 2
+		for i, want := range []int{2, 1, 3} {
+			_, more := crowd(a, "192.0.2.1")
+			a.track(more[0], http.StateActive)
+			if !ended(conns[want]) || !callers[want].closed {
+				t.Errorf("for caller %d: connection %d is still there", i, want)
+			}
+			_ = conns[want].Close() // as the server does
 		}
-		_ = conns[want].Close() // as the server does
-	}
-	if ended(conns[0]) {
-		t.Fatal("the connection that waits for a verdict went before others")
-	}
-	crowd(a, "192.0.2.1")
-	if !ended(conns[0]) || callers[0].closed {
-		t.Error("the one that has waited longest is to be told, and not cut")
-	}
-	a.track(conns[0], http.StateIdle) // has its answer
-	if !callers[0].closed {
-		t.Error("a connection that has been told goes on")
-	}
+		if ended(conns[0]) {
+			t.Fatal("the connection that waits for a verdict went before others")
+		}
+		crowd(a, "192.0.2.1")
+		if !ended(conns[0]) || callers[0].closed {
+			t.Error("the one that has waited longest is to be told, and not cut")
+		}
+		a.track(conns[0], http.StateIdle) // has its answer
+		if !callers[0].closed {
+			t.Error("a connection that has been told goes on")
+		}
+	})
 }
 
 // A kubelet, which has few connections, loses none to somebody who has many.
 func TestEvictIsFair(t *testing.T) {
-	a := newConnections(fairShare + 2)
-	_, kubelet := crowd(a, "192.0.2.1")
-	a.track(kubelet[0], http.StateActive)
-	for range 2 * fairShare {
-		_, flood := crowd(a, "192.0.2.66")
-		a.track(flood[0], http.StateActive)
-	}
-	if ended(kubelet[0]) {
-		t.Error("the kubelet's connection was ended")
-	}
+	synctest.Test(t, func(t *testing.T) {
+		a := newConnections(fairShare + 2)
+		_, kubelet := crowd(a, "192.0.2.1")
+		a.track(kubelet[0], http.StateActive)
+		var waiting []*conn
+		for range 2 * fairShare {
+			_, flood := crowd(a, "192.0.2.66")
+			a.track(flood[0], http.StateActive)
+			waiting = slices.DeleteFunc(append(waiting, flood...), func(c *conn) bool {
+				return ended(c) && c.Close() == nil // as the server does
+			})
+		}
+		if ended(kubelet[0]) {
+			t.Error("the kubelet's connection was ended")
+		}
+	})
 }
 
 func TestPinned(t *testing.T) {
-	a := newConnections(1)
-	_, hook := crowd(a, "192.0.2.1")
-	a.track(hook[0], http.StateActive)
-	pinConnection(a.withConn(t.Context(), hook[0]))
-	crowd(a, "192.0.2.1", "192.0.2.1")
-	if ended(hook[0]) {
-		t.Error("the connection of a hook was ended")
-	}
+	synctest.Test(t, func(t *testing.T) {
+		a := newConnections(1)
+		_, hook := crowd(a, "192.0.2.1")
+		a.track(hook[0], http.StateActive)
+		pinConnection(a.withConn(t.Context(), hook[0]))
+		crowd(a, "192.0.2.1", "192.0.2.1")
+		if ended(hook[0]) {
+			t.Error("the connection of a hook was ended")
+		}
+	})
 }
 
 // withRequest is a connection that arrives together with its request.
@@ -105,20 +116,22 @@ func (withRequest) HasRequest() bool { return true }
 
 // A request that has arrived is answered, even if nothing has read it yet: an aborted connection would be a Failure.
 func TestEvictWithRequest(t *testing.T) {
-	a := newConnections(1)
-	first := &caller{from: "192.0.2.1"}
-	c := a.add(withRequest{first})
-	crowd(a, "192.0.2.1")
-	if !ended(c) || first.closed {
-		t.Errorf("evicted = %v, closed = %v, want it evicted but not closed", ended(c), first.closed)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		a := newConnections(1)
+		first := &caller{from: "192.0.2.1"}
+		c := a.add(withRequest{first})
+		crowd(a, "192.0.2.1")
+		if !ended(c) || first.closed {
+			t.Errorf("evicted = %v, closed = %v, want it evicted but not closed", ended(c), first.closed)
+		}
+	})
 }
 
 // There are never more than the limit and those that are about to end.
 func TestHardLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := newConnections(1)
-		_, conns := crowd(a, make([]string, 1+maxClosing)...)
+		a := newConnections(8)
+		_, conns := crowd(a, make([]string, 8+minClosing)...)
 		taken := make(chan *conn, 1)
 		go func() { taken <- a.add(&caller{from: "192.0.2.1"}) }()
 		synctest.Wait()
@@ -135,39 +148,6 @@ func TestHardLimit(t *testing.T) {
 			t.Errorf("%d connections of %d sources are left", a.open, len(a.source))
 		}
 	})
-}
-
-// The redirection knows the agent's sockets by their priority.
-func TestSocketOptions(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
-	for name, reset := range map[string]bool{"HTTP and gRPC": plainClose, "TCP": resetClose} {
-		t.Run(name, func(t *testing.T) {
-			c, err := newDialer(reset).DialContext(t.Context(), "tcp", l.Addr().String())
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() { _ = c.Close() }()
-			raw, err := c.(*net.TCPConn).SyscallConn()
-			if err != nil {
-				t.Fatal(err)
-			}
-			err = raw.Control(func(fd uintptr) {
-				if got, err := syscall.GetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_PRIORITY); got != 6 || err != nil {
-					t.Errorf("SO_PRIORITY = %d, %v", got, err)
-				}
-				if got, err := syscall.GetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_LINGER); got > 0 != reset || err != nil {
-					t.Errorf("SO_LINGER on = %d, %v", got, err)
-				}
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-		})
-	}
 }
 
 func TestLacking(t *testing.T) {

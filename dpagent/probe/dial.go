@@ -40,6 +40,17 @@ func newDialer(reset bool) *net.Dialer {
 	return &net.Dialer{Control: control, KeepAlive: -1}
 }
 
+// Dial connects to a port of the application, as net.Dialer.DialContext does. A nil Dial opens sockets that the redirection leaves alone.
+type Dial func(ctx context.Context, network, address string) (net.Conn, error)
+
+// or returns d, or a dialer of sockets if d is nil.
+func (d Dial) or(reset bool) Dial {
+	if d == nil {
+		return newDialer(reset).DialContext
+	}
+	return d
+}
+
 // clients are equivalents of the kubelet's two HTTP clients, shared by all entries. No connection outlives its call.
 type clients struct {
 	probe *http.Transport
@@ -48,19 +59,20 @@ type clients struct {
 
 // Source: kubernetes pkg/probe/http/http.go and pkg/kubelet/kubelet.go. What they leave at net/http's default stays so: the
 // size of the read buffer, for example, limits chunk extensions and trailers.
-func newClients(podIP netip.Addr, virtualPort int) clients {
+func newClients(dial Dial, podIP netip.Addr, virtualPort int) clients {
 	virtual := netip.AddrPortFrom(podIP, uint16(virtualPort))
 	itself := func(at netip.AddrPort) netip.AddrPort { return at }
+	dial = dialPod(dial.or(plainClose), virtual, itself)
 	return clients{
-		probe: newProbeTransport(dialPod(newDialer(plainClose), virtual, itself)),
+		probe: newProbeTransport(dial),
 		hook: &http.Transport{ // only HTTP/1.1, and no timeout
-			DialContext:     dialPod(newDialer(plainClose), virtual, itself),
+			DialContext:     dial,
 			TLSClientConfig: unverified(),
 		},
 	}
 }
 
-func newProbeTransport(dial dialFunc) *http.Transport {
+func newProbeTransport(dial Dial) *http.Transport {
 	return &http.Transport{
 		DialContext:         dial,
 		TLSClientConfig:     unverified(),
@@ -76,11 +88,9 @@ func unverified() *tls.Config {
 	return &tls.Config{InsecureSkipVerify: true} //nolint:gosec // the kubelet does not verify: it asks an address, not a name
 }
 
-type dialFunc func(ctx context.Context, network, address string) (net.Conn, error)
-
 // dialPod only dials the pod, where the application is that the kubelet would reach at an address. A redirect to the virtual port is
 // refused: without the mesh, nothing would listen there.
-func dialPod(dialer *net.Dialer, virtual netip.AddrPort, application func(netip.AddrPort) netip.AddrPort) dialFunc {
+func dialPod(dial Dial, virtual netip.AddrPort, application func(netip.AddrPort) netip.AddrPort) Dial {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		target, err := netip.ParseAddrPort(address)
 		refused := &net.OpError{Op: "dial", Net: network, Addr: net.TCPAddrFromAddrPort(virtual)}
@@ -92,7 +102,7 @@ func dialPod(dialer *net.Dialer, virtual netip.AddrPort, application func(netip.
 			refused.Err = os.NewSyscallError("connect", syscall.ECONNREFUSED)
 			return nil, refused
 		}
-		return dialer.DialContext(ctx, network, application(target).String())
+		return dial(ctx, network, application(target).String())
 	}
 }
 

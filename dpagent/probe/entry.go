@@ -47,21 +47,22 @@ func newEntry(p mesh.Probe, h *Handler) *entry {
 		probe: p, path: pathKey(p.VirtualPath()), h: h, metrics: h.metrics.of(p),
 		timeout: time.Duration(p.TimeoutSeconds) * time.Second, limiter: rate.NewLimiter(checksPerSecond, checksBurst),
 	}
-	e.prober = newProber(p, h.o.PodIP, e.timeout, h.clients)
+	e.prober = newProber(p, h.o.PodIP, e.timeout, h.o.Dial, h.clients)
 	return e
 }
 
 // newProber returns what makes the checks of a probe at an address.
-func newProber(p mesh.Probe, address netip.Addr, timeout time.Duration, c clients) prober {
-	switch {
-	case p.TCPSocket != nil:
-		return newTCPProber(address, p.TCPSocket, timeout)
-	case p.GRPC != nil:
-		return newGRPCProber(address, p.GRPC, timeout)
-	case p.Type.IsHook():
-		return newHookProber(c.hook, address, p.HTTPGet)
-	}
-	return newHTTPProber(c.probe, address, p.HTTPGet, timeout)
+func newProber(p mesh.Probe, address netip.Addr, timeout time.Duration, dial Dial, c clients) prober {
+	return mesh.MatchHandler(p,
+		func(h *mesh.HTTPGetProbe) prober {
+			if p.Type.IsHook() {
+				return newHookProber(c.hook, address, h)
+			}
+			return newHTTPProber(c.probe, address, h, timeout)
+		},
+		func(h *mesh.TCPSocketProbe) prober { return newTCPProber(address, h, timeout, dial) },
+		func(h *mesh.GRPCProbe) prober { return newGRPCProber(address, h, timeout, dial) },
+	)
 }
 
 // check is one check, for all requests that arrive before it ends.

@@ -1,43 +1,41 @@
 package probe_test
 
 import (
+	"context"
 	"fmt"
 	"log"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
-	"net/url"
-	"strconv"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/dpagent/probe"
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
 // The kubelet asks the agent, which asks the application as the kubelet would have done, and passes the verdict on.
 func ExampleHandler() {
-	healthy := true
-	application := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	network, healthy := virtual.NewNetwork(), true
+	l, err := network.Listen(context.Background(), "tcp", "192.0.2.1:8080")
+	if err != nil {
+		log.Fatal(err)
+	}
+	application := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		if !healthy {
 			w.WriteHeader(http.StatusInternalServerError)
 		}
-	}))
-	defer application.Close()
-	address, err := url.Parse(application.URL)
-	if err != nil {
-		log.Fatal(err)
-	}
-	port, err := strconv.ParseInt(address.Port(), 10, 32)
-	if err != nil {
-		log.Fatal(err)
-	}
+	})}
+	go func() { _ = application.Serve(l) }() // until it is closed
+	defer func() { _ = application.Close() }()
 
 	handler, err := probe.New(probe.Options{
-		PodIP: netip.MustParseAddr("127.0.0.1"),
+		PodIP: netip.MustParseAddr("192.0.2.1"),
 		Port:  9000,
 		Table: mesh.ProbeTable{{
-			ID: "web-liveness", Type: mesh.ProbeLiveness, TimeoutSeconds: 1,
-			HTTPGet: &mesh.HTTPGetProbe{Path: "/healthz", Port: int32(port), Scheme: mesh.SchemeHTTP},
+			ID: "web-liveness", Type: mesh.ProbeLiveness, TimeoutSeconds: 60,
+			HTTPGet: &mesh.HTTPGetProbe{Path: "/healthz", Port: 8080, Scheme: mesh.SchemeHTTP},
 		}},
+		Dial: network.DialFrom("192.0.2.1"),
 	})
 	if err != nil {
 		log.Fatal(err)

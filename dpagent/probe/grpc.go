@@ -26,15 +26,15 @@ const grpcBuffer = 4 << 10
 // server that starts to listen in time passes.
 // Source: kubernetes pkg/probe/grpc/grpc.go.
 type grpcProber struct {
-	dial    dialFunc
+	dial    Dial
 	address string
 	service string
 	timeout time.Duration
 }
 
-func newGRPCProber(podIP netip.Addr, g *mesh.GRPCProbe, timeout time.Duration) *grpcProber {
+func newGRPCProber(podIP netip.Addr, g *mesh.GRPCProbe, timeout time.Duration, dial Dial) *grpcProber {
 	return &grpcProber{
-		dial:    newDialer(plainClose).DialContext,
+		dial:    dial.or(plainClose),
 		address: hostPort(podIP, g.Port), service: g.Service, timeout: timeout,
 	}
 }

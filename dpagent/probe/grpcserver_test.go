@@ -3,11 +3,14 @@ package probe_test
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -21,50 +24,39 @@ import (
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/dpagent/probe"
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
 // callHealth calls grpc.health.v1.Health/Check as the kubelet does.
-func callHealth(t testing.TB, address, service string) (healthpb.HealthCheckResponse_ServingStatus, error) {
-	t.Helper()
-	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithUserAgent("kube-probe/1.36"))
+func (p *pod) callHealth(address, service string) (healthpb.HealthCheckResponse_ServingStatus, error) {
+	p.t.Helper()
+	dial := func(ctx context.Context, address string) (net.Conn, error) { return p.dial(ctx, "tcp", address) }
+	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithContextDialer(dial),
+		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithUserAgent("kube-probe/1.36"))
 	if err != nil {
-		t.Fatal(err)
+		p.t.Fatal(err)
 	}
 	defer func() { _ = conn.Close() }()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(p.t.Context(), 10*time.Second)
 	defer cancel()
 	answer, err := healthpb.NewHealthClient(conn).Check(ctx, &healthpb.HealthCheckRequest{Service: service})
 	return answer.GetStatus(), err
 }
 
 // servePorts serves a handler in per-port mode with one gRPC probe, and returns where.
-func servePorts(t testing.TB, p mesh.Probe) string {
-	t.Helper()
-	return servePortsWith(t, p, probe.Options{})
-}
-
-// servePortsWith does so with more options.
-func servePortsWith(t testing.TB, p mesh.Probe, o probe.Options) string {
-	t.Helper()
-	l := listen(t, "127.0.0.1")
-	p.VirtualPort = int32(port(l))
-	o.Table, o.PodIP, o.PerPort = mesh.ProbeTable{p}, netip.MustParseAddr("127.0.0.1"), true
+func (p *pod) servePorts(of mesh.Probe, o probe.Options) string {
+	p.t.Helper()
+	l := p.listen(localhost.String())
+	of.VirtualPort = int32(port(l))
+	o.Table, o.PodIP, o.PerPort, o.Dial = mesh.ProbeTable{of}, localhost, true, p.dial
 	h, err := probe.New(o)
 	if err != nil {
-		t.Fatal(err)
+		p.t.Fatal(err)
 	}
 	if ports := h.Ports(); len(ports) != 1 || !ports[0].GRPC || ports[0].Address.String() != l.Addr().String() || ports[0].Timeout != time.Second {
-		t.Errorf("Ports() = %v, want that of the gRPC probe", ports)
+		p.t.Errorf("Ports() = %v, want that of the gRPC probe", ports)
 	}
-	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
-	ended := make(chan error, 1)
-	go func() { ended <- h.Serve(ctx, l) }()
-	t.Cleanup(func() {
-		stop()
-		if err := <-ended; err != nil {
-			t.Errorf("Serve() error = %v", err)
-		}
-	})
+	p.run(context.Background(), h, l)
 	return l.Addr().String()
 }
 
@@ -88,19 +80,13 @@ func TestGRPCOnItsOwnPort(t *testing.T) {
 		"no service":      {register: says(serving, nil), code: codes.NotFound, reason: "for another service"},
 	}
 	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			p := mesh.Probe{TimeoutSeconds: 1, GRPC: &mesh.GRPCProbe{Port: closedPort(t), Service: "shop"}}
+		virtual.Run(t, name, func(t *testing.T) {
+			pod := newPod(t)
+			p := mesh.Probe{TimeoutSeconds: 1, GRPC: &mesh.GRPCProbe{Port: pod.closedPort(), Service: "shop"}}
 			if tc.register != nil {
-				l := listen(t, "127.0.0.1")
-				serveGRPC(t, l, tc.register)
-				p.GRPC.Port = int32(port(l))
+				p.GRPC.Port = pod.serveGRPC(tc.register)
 			}
-			address := servePorts(t, p)
-			got, err := callHealth(t, address, tc.service)
-			for n := 1; n < tries && strings.Contains(status.Convert(err).Message(), probe.ErrLate.Error()); n++ {
-				got, err = callHealth(t, address, tc.service)
-			}
+			got, err := pod.callHealth(pod.servePorts(p, probe.Options{}), tc.service)
 			if s := status.Convert(err); s.Code() != tc.code || !strings.Contains(s.Message(), tc.reason) || got != tc.want {
 				t.Errorf("answer %s, %v, want %s, %s %q", got, err, tc.want, tc.code, tc.reason)
 			}
@@ -113,148 +99,149 @@ func TestGRPCOnItsOwnPort(t *testing.T) {
 
 // TestGRPCPortCounts has a probe that fails and one that passes: they are counted and reported as those of the virtual port.
 func TestGRPCPortCounts(t *testing.T) {
-	l := listen(t, "127.0.0.1")
-	statuses := make(chan healthpb.HealthCheckResponse_ServingStatus, 1)
-	serveGRPC(t, l, func(s *grpc.Server) {
-		healthpb.RegisterHealthServer(s, healthServer{check: func(context.Context, *healthpb.HealthCheckRequest) (*healthpb.HealthCheckResponse, error) {
-			return &healthpb.HealthCheckResponse{Status: <-statuses}, nil
-		}})
-	})
-	metrics, failures := prometheus.NewRegistry(), make(chan probe.Failure, 10)
-	address := servePortsWith(t, mesh.Probe{
-		Container: "shop", Type: mesh.ProbeReadiness, TimeoutSeconds: 1, GRPC: &mesh.GRPCProbe{Port: int32(port(l))},
-	}, probe.Options{Registerer: metrics, Failed: func(f probe.Failure) { failures <- f }})
-	for _, status := range []healthpb.HealthCheckResponse_ServingStatus{healthpb.HealthCheckResponse_NOT_SERVING, healthpb.HealthCheckResponse_SERVING} {
-		statuses <- status
-		if got, err := callHealth(t, address, ""); err != nil || got != status {
-			t.Errorf("answer %s, %v, want %s", got, err, status)
+	synctest.Test(t, func(t *testing.T) {
+		pod := newPod(t)
+		statuses := make(chan healthpb.HealthCheckResponse_ServingStatus, 1)
+		app := pod.serveGRPC(func(s *grpc.Server) {
+			healthpb.RegisterHealthServer(s, healthServer{check: func(context.Context, *healthpb.HealthCheckRequest) (*healthpb.HealthCheckResponse, error) {
+				return &healthpb.HealthCheckResponse{Status: <-statuses}, nil
+			}})
+		})
+		metrics, failures := prometheus.NewRegistry(), make(chan probe.Failure, 10)
+		address := pod.servePorts(mesh.Probe{
+			Container: "shop", Type: mesh.ProbeReadiness, TimeoutSeconds: 1, GRPC: &mesh.GRPCProbe{Port: app},
+		}, probe.Options{Registerer: metrics, Failed: func(f probe.Failure) { failures <- f }})
+		for _, status := range []healthpb.HealthCheckResponse_ServingStatus{healthpb.HealthCheckResponse_NOT_SERVING, healthpb.HealthCheckResponse_SERVING} {
+			statuses <- status
+			if got, err := pod.callHealth(address, ""); err != nil || got != status {
+				t.Errorf("answer %s, %v, want %s", got, err, status)
+			}
 		}
-	}
-	want := map[string]float64{
-		"sonde_probe_total shop readiness errored": 0, "sonde_probe_total shop readiness failure": 1,
-		"sonde_probe_total shop readiness success": 1, "sonde_probe_total shop readiness warning": 0,
-		"sonde_probe_duration_seconds shop readiness": 2,
-	}
-	if diff := cmp.Diff(want, counts(t, metrics)); diff != "" {
-		t.Errorf("metrics (-want +got):\n%s", diff)
-	}
-	told := probe.Failure{
-		Container: "shop", Probe: "readiness", Verdict: "failure", Class: probe.NotServing, Reason: "service unhealthy (responded with NOT_SERVING)",
-	}
-	if len(failures) != 1 || <-failures != told {
-		t.Errorf("%d more failures are told than %v", len(failures), told)
-	}
+		want := map[string]float64{
+			"sonde_probe_total shop readiness errored": 0, "sonde_probe_total shop readiness failure": 1,
+			"sonde_probe_total shop readiness success": 1, "sonde_probe_total shop readiness warning": 0,
+			"sonde_probe_duration_seconds shop readiness": 2,
+		}
+		if diff := cmp.Diff(want, counts(t, metrics)); diff != "" {
+			t.Errorf("metrics (-want +got):\n%s", diff)
+		}
+		told := probe.Failure{
+			Container: "shop", Probe: "readiness", Verdict: "failure", Class: probe.NotServing, Reason: "service unhealthy (responded with NOT_SERVING)",
+		}
+		if len(failures) != 1 || <-failures != told {
+			t.Errorf("%d more failures are told than %v", len(failures), told)
+		}
+	})
 }
 
 // TestGRPCPortRefuses sends what is no health check: no application is asked.
 func TestGRPCPortRefuses(t *testing.T) {
-	app := apply(t, "127.0.0.1", func(net.Conn) {})
-	address := servePorts(t, mesh.Probe{TimeoutSeconds: 1, GRPC: &mesh.GRPCProbe{Port: app.port}})
-	protocols := &http.Protocols{}
-	protocols.SetUnencryptedHTTP2(true)
-	client := &http.Client{Transport: &http.Transport{Protocols: protocols}}
-	defer client.CloseIdleConnections()
-	const check, grpcType, empty = "/grpc.health.v1.Health/Check", "application/grpc", "\x00\x00\x00\x00\x00"
-	tests := map[string]struct {
-		method, path, kind, body string
-		status                   int
-		code                     string
-	}{
-		"Watch":          {"POST", "/grpc.health.v1.Health/Watch", grpcType, empty, 200, "12"},
-		"another method": {"POST", "/echo.Echo/Say", grpcType, empty, 200, "12"},
-		"a way to it":    {"POST", "/x/../grpc.health.v1.Health/Check", grpcType, empty, 200, "12"},
-		"an escaped way": {"POST", "/grpc.health.v1.Health%2FCheck", grpcType, empty, 200, "12"},
-		"GET":            {"GET", check, grpcType, "", 415, ""},
-		"no gRPC":        {"POST", check, "text/plain", empty, 415, ""},
-		"no message":     {"POST", check, grpcType, "", 200, "3"},
-		"half of one":    {"POST", check, grpcType, "\x00\x00\x00\x00\x05ab", 200, "3"},
-		"two":            {"POST", check, grpcType, empty + empty, 200, "3"},
-		"compressed":     {"POST", check, grpcType, "\x01\x00\x00\x00\x00", 200, "3"},
-		"nonsense":       {"POST", check, grpcType, "\x00\x00\x00\x00\x02\xff\xff", 200, "3"},
-	}
-	for name, tc := range tests {
-		r, err := http.NewRequestWithContext(t.Context(), tc.method, "http://"+address+tc.path, strings.NewReader(tc.body))
+	synctest.Test(t, func(t *testing.T) {
+		pod := newPod(t)
+		app := pod.apply(localhost.String(), func(net.Conn) {})
+		address := pod.servePorts(mesh.Probe{TimeoutSeconds: 1, GRPC: &mesh.GRPCProbe{Port: app.port}}, probe.Options{})
+		protocols := &http.Protocols{}
+		protocols.SetUnencryptedHTTP2(true)
+		client := &http.Client{Transport: &http.Transport{Protocols: protocols, DialContext: pod.dial}}
+		defer client.CloseIdleConnections()
+		const check, grpcType, empty = "/grpc.health.v1.Health/Check", "application/grpc", "\x00\x00\x00\x00\x00"
+		tests := map[string]struct {
+			method, path, kind, body string
+			status                   int
+			code                     string
+		}{
+			"Watch":          {"POST", "/grpc.health.v1.Health/Watch", grpcType, empty, 200, "12"},
+			"another method": {"POST", "/echo.Echo/Say", grpcType, empty, 200, "12"},
+			"a way to it":    {"POST", "/x/../grpc.health.v1.Health/Check", grpcType, empty, 200, "12"},
+			"an escaped way": {"POST", "/grpc.health.v1.Health%2FCheck", grpcType, empty, 200, "12"},
+			"GET":            {"GET", check, grpcType, "", 415, ""},
+			"no gRPC":        {"POST", check, "text/plain", empty, 415, ""},
+			"no message":     {"POST", check, grpcType, "", 200, "3"},
+			"half of one":    {"POST", check, grpcType, "\x00\x00\x00\x00\x05ab", 200, "3"},
+			"two":            {"POST", check, grpcType, empty + empty, 200, "3"},
+			"compressed":     {"POST", check, grpcType, "\x01\x00\x00\x00\x00", 200, "3"},
+			"nonsense":       {"POST", check, grpcType, "\x00\x00\x00\x00\x02\xff\xff", 200, "3"},
+		}
+		for name, tc := range tests {
+			r, err := http.NewRequestWithContext(t.Context(), tc.method, "http://"+address+tc.path, strings.NewReader(tc.body))
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Header.Set("Content-Type", tc.kind)
+			answer, err := client.Do(r)
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			_ = answer.Body.Close()
+			if answer.StatusCode != tc.status || answer.Header.Get("Grpc-Status") != tc.code {
+				t.Errorf("%s: status %d, code %q, want %d and %q", name, answer.StatusCode, answer.Header.Get("Grpc-Status"), tc.status, tc.code)
+			}
+		}
+		r, err := http.NewRequestWithContext(t.Context(), "POST", "http://"+address+check, strings.NewReader("\x00\x00\x00\x80\x00"+strings.Repeat("x", 32<<10)))
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.Header.Set("Content-Type", tc.kind)
-		answer, err := client.Do(r)
-		if err != nil {
-			t.Fatalf("%s: %v", name, err)
+		if answer, err := client.Do(r); err == nil {
+			_ = answer.Body.Close()
+			t.Errorf("a message that is too long: %s", answer.Status)
 		}
-		_ = answer.Body.Close()
-		if answer.StatusCode != tc.status || answer.Header.Get("Grpc-Status") != tc.code {
-			t.Errorf("%s: status %d, code %q, want %d and %q", name, answer.StatusCode, answer.Header.Get("Grpc-Status"), tc.status, tc.code)
+		for name, text := range map[string]string{"HTTP/1": "GET " + check + " HTTP/1.1\r\nHost: a\r\n\r\n", "TLS": "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"} {
+			if answer := pod.send(address, text); strings.HasPrefix(answer, "HTTP/") {
+				t.Errorf("%s: answer %q", name, answer)
+			}
 		}
-	}
-	r, err := http.NewRequestWithContext(t.Context(), "POST", "http://"+address+check, strings.NewReader("\x00\x00\x00\x80\x00"+strings.Repeat("x", 32<<10)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if answer, err := client.Do(r); err == nil {
-		_ = answer.Body.Close()
-		t.Errorf("a message that is too long: %s", answer.Status)
-	}
-	for name, text := range map[string]string{"HTTP/1": "GET " + check + " HTTP/1.1\r\nHost: a\r\n\r\n", "TLS": "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"} {
-		if answer := send(t, address, text); strings.HasPrefix(answer, "HTTP/") {
-			t.Errorf("%s: answer %q", name, answer)
+		if _, n := app.requests(); n > 0 {
+			t.Errorf("the application got %d connections", n)
 		}
-	}
-	if _, n := app.requests(); n > 0 {
-		t.Errorf("the application got %d connections", n)
-	}
+	})
 }
 
 // send sends a text and returns what comes until the end.
-func send(t testing.TB, address, text string) string {
-	t.Helper()
-	c, err := net.Dial("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = c.Close() }()
-	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+func (p *pod) send(address, text string) string {
+	p.t.Helper()
+	c := p.connect(address)
 	if _, err := c.Write([]byte(text)); err != nil {
-		t.Fatal(err)
+		p.t.Fatal(err)
 	}
-	answer := make([]byte, 1<<10)
-	n, err := c.Read(answer)
-	if n == 0 && err != nil && strings.Contains(err.Error(), "timeout") {
-		t.Error("the connection stays open")
+	answer, err := io.ReadAll(c)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		p.t.Error("the connection stays open")
 	}
-	return string(answer[:n])
+	return string(answer)
 }
 
 // TestTargetServer asks for a port of a Dataplane that somebody has written.
 func TestTargetServer(t *testing.T) {
-	asked := netip.MustParseAddrPort("192.0.2.1:9090")
-	seen := make(chan string, 10)
-	l := listen(t, "127.0.0.1")
-	serveGRPC(t, l, func(s *grpc.Server) {
-		healthpb.RegisterHealthServer(s, healthServer{check: func(ctx context.Context, r *healthpb.HealthCheckRequest) (*healthpb.HealthCheckResponse, error) {
-			headers, _ := metadata.FromIncomingContext(ctx)
-			seen <- strings.Join(headers[":authority"], ",") + " " + r.GetService()
-			return &healthpb.HealthCheckResponse{Status: healthpb.HealthCheckResponse_SERVING}, nil
-		}})
+	synctest.Test(t, func(t *testing.T) {
+		pod := newPod(t)
+		asked := netip.MustParseAddrPort("192.0.2.1:9090")
+		seen := make(chan string, 10)
+		app := pod.serveGRPC(func(s *grpc.Server) {
+			healthpb.RegisterHealthServer(s, healthServer{check: func(ctx context.Context, r *healthpb.HealthCheckRequest) (*healthpb.HealthCheckResponse, error) {
+				headers, _ := metadata.FromIncomingContext(ctx)
+				seen <- strings.Join(headers[":authority"], ",") + " " + r.GetService()
+				return &healthpb.HealthCheckResponse{Status: healthpb.HealthCheckResponse_SERVING}, nil
+			}})
+		})
+		s, err := probe.NewTargetServer(probe.Target{Asked: asked, Application: at(localhost.String(), app)}, pod.dial, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 { // it is closed and opened again with the application
+			front := pod.listen(localhost.String())
+			ended := make(chan error, 1)
+			go func() { ended <- s.Serve(front) }()
+			if got, err := pod.callHealth(front.Addr().String(), "any"); err != nil || got != healthpb.HealthCheckResponse_SERVING {
+				t.Errorf("answer %s, %v", got, err)
+			}
+			if got, want := <-seen, asked.String()+" any"; got != want {
+				t.Errorf("the application is asked by %q, want %q", got, want)
+			}
+			_ = front.Close()
+			if err := <-ended; !errors.Is(err, net.ErrClosed) {
+				t.Errorf("Serve() error = %v, want the end of the listener", err)
+			}
+		}
+		s.Close()
 	})
-	s, err := probe.NewTargetServer(probe.Target{Asked: asked, Application: l.Addr().(*net.TCPAddr).AddrPort()}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for range 2 { // it is closed and opened again with the application
-		front := listen(t, "127.0.0.1")
-		ended := make(chan error, 1)
-		go func() { ended <- s.Serve(front) }()
-		if got, err := callHealth(t, front.Addr().String(), "any"); err != nil || got != healthpb.HealthCheckResponse_SERVING {
-			t.Errorf("answer %s, %v", got, err)
-		}
-		if got, want := <-seen, asked.String()+" any"; got != want {
-			t.Errorf("the application is asked by %q, want %q", got, want)
-		}
-		_ = front.Close()
-		if err := <-ended; !errors.Is(err, net.ErrClosed) {
-			t.Errorf("Serve() error = %v, want the end of the listener", err)
-		}
-	}
-	s.Close()
 }

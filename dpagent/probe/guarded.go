@@ -9,8 +9,8 @@ import (
 // Guarded decides what the kubelet is told of guarded liveness probes. *held.Liveness implements it.
 type Guarded interface {
 	Passed(p mesh.Probe)
-	// Failed returns whether the failure is held back.
-	Failed(p mesh.Probe, reason string) (held bool)
+	// Failed returns whether the failure is kept from the kubelet: it is held back, or it is not the last that the user's threshold needs.
+	Failed(p mesh.Probe, reason string) (kept bool)
 }
 
 // heldTime is for how long a failure that is held back answers all that ask: the kubelet asks three times within milliseconds after Errored
@@ -33,7 +33,7 @@ func (e *entry) guard(r result) result {
 		e.h.o.Guarded.Passed(e.probe)
 	case failure:
 		if e.h.o.Guarded.Failed(e.probe, r.reason) {
-			r = result{verdict: errored, class: Held, reason: "no restart is granted: " + r.reason}
+			r = result{verdict: errored, class: Held, reason: "not a reason to restart yet: " + r.reason}
 			e.mu.Lock()
 			defer e.mu.Unlock()
 			e.held = heldBack{r, time.Now()}

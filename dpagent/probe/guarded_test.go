@@ -5,6 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -41,45 +42,48 @@ func (g *grants) grant(granted bool) {
 
 // A failure that is held back is Errored for the kubelet, which asks three times at once: one check answers all.
 func TestGuarded(t *testing.T) {
-	var fails atomic.Bool
-	var asked atomic.Int32
-	_, port := httpServer(t, func(w http.ResponseWriter, _ *http.Request) {
-		asked.Add(1)
-		if fails.Load() {
-			w.WriteHeader(http.StatusTeapot)
+	synctest.Test(t, func(t *testing.T) {
+		pod := newPod(t)
+		var fails atomic.Bool
+		var asked atomic.Int32
+		port := pod.web(func(w http.ResponseWriter, _ *http.Request) {
+			asked.Add(1)
+			if fails.Load() {
+				w.WriteHeader(http.StatusTeapot)
+			}
+		}, nil)
+		p, other := get(port, "/live"), get(port, "/ready")
+		p.Type, p.Guarded, p.FailureThreshold, p.PeriodSeconds = mesh.ProbeLiveness, true, 3, 10
+		other.Type, other.ID = mesh.ProbeReadiness, "other"
+		g, registry := &grants{}, prometheus.NewRegistry()
+		address := pod.serve(probe.Options{Table: mesh.ProbeTable{p, other}, Guarded: g, Registerer: registry})
+		is := func(p mesh.Probe, want string) {
+			t.Helper()
+			if verdict, text := pod.probe(address, p.VirtualPath(), p.ID); verdict != want {
+				t.Errorf("%s: %s %q, want %s", p.Type, verdict, text, want)
+			}
 		}
-	}, nil)
-	p, other := get(port, "/live"), get(port, "/ready")
-	p.Type, p.Guarded, p.FailureThreshold, p.PeriodSeconds = mesh.ProbeLiveness, true, 3, 10
-	other.Type, other.ID = mesh.ProbeReadiness, "other"
-	g, registry := &grants{}, prometheus.NewRegistry()
-	address := serve(t, probe.Options{Table: mesh.ProbeTable{p, other}, Guarded: g, Registerer: registry})
-	is := func(p mesh.Probe, want string) {
-		t.Helper()
-		if verdict, text := (kubelet{}).probe(t, address, p.VirtualPath(), p.ID); verdict != want {
-			t.Errorf("%s: %s %q, want %s", p.Type, verdict, text, want)
+		is(p, "success")
+		fails.Store(true)
+		before := asked.Load()
+		for range 3 {
+			is(p, "errored")
 		}
-	}
-	is(p, "success")
-	fails.Store(true)
-	before := asked.Load()
-	for range 3 {
-		is(p, "errored")
-	}
-	if n := asked.Load() - before; n != 1 {
-		t.Errorf("the application was asked %d times, want once", n)
-	}
-	is(other, "failure") // it is not guarded
-	<-time.After(600 * time.Millisecond)
-	g.grant(true)
-	is(p, "failure")
-	is(p, "failure")
-	fails.Store(false)
-	is(p, "success")
-	if g.passed != 2 || g.failed != 3 {
-		t.Errorf("%d checks have passed and %d failed, want 2 and 3", g.passed, g.failed)
-	}
-	if got := counts(t, registry); got["sonde_probe_total app liveness failure"] != 3 || got["sonde_probe_total app liveness errored"] != 0 {
-		t.Errorf("the metrics do not tell the truth: %v", got)
-	}
+		if n := asked.Load() - before; n != 1 {
+			t.Errorf("the application was asked %d times, want once", n)
+		}
+		is(other, "failure") // it is not guarded
+		<-time.After(600 * time.Millisecond)
+		g.grant(true)
+		is(p, "failure")
+		is(p, "failure")
+		fails.Store(false)
+		is(p, "success")
+		if g.passed != 2 || g.failed != 3 {
+			t.Errorf("%d checks have passed and %d failed, want 2 and 3", g.passed, g.failed)
+		}
+		if got := counts(t, registry); got["sonde_probe_total app liveness failure"] != 3 || got["sonde_probe_total app liveness errored"] != 0 {
+			t.Errorf("the metrics do not tell the truth: %v", got)
+		}
+	})
 }

@@ -3,6 +3,7 @@
 package probe
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -17,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/internal/run"
 )
 
 // Options of a Handler.
@@ -37,6 +39,10 @@ type Options struct {
 	Failed func(Failure)
 	// Guarded decides what the kubelet is told of the Table's guarded liveness probes. Default: the truth.
 	Guarded Guarded
+	// Dial connects to the application for each check. Default: sockets that the redirection leaves alone.
+	Dial Dial
+	// Connections of callers that may be open at once. An eighth more, or 8, are open for moments, and as many to the application. Default MaxConnections.
+	Connections int
 	// Logger gets changed verdicts, and each hook. Default: none.
 	Logger *slog.Logger
 	// Registerer of the metrics. Default: none.
@@ -80,12 +86,13 @@ func New(o Options) (*Handler, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
+	o.Connections = cmp.Or(o.Connections, MaxConnections)
 	if o.Failed == nil {
 		o.Failed = func(Failure) {}
 	}
 	h := &Handler{o: o, byID: map[string]*entry{}, byPath: map[string]*entry{}, byPort: map[int]*entry{}, targets: map[Target]*entry{}}
-	h.hooks.ended = make(chan struct{}, 1)
-	h.clients = newClients(o.PodIP, o.Port)
+	h.hooks.ended = run.NewSignal()
+	h.clients = newClients(o.Dial, o.PodIP, o.Port)
 	var err error
 	if h.metrics, err = newMetrics(o.Registerer); err != nil {
 		return nil, err
@@ -169,6 +176,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	e := h.find(r)
 	switch {
+	case isAlive(r):
+		result{verdict: success}.write(w, r.Host)
 	case e == nil && h.o.Target != nil:
 		h.serveTarget(w, r)
 	case e == nil:

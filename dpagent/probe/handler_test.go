@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -23,14 +24,9 @@ import (
 )
 
 // raw sends a request as it is and returns what comes back.
-func raw(t testing.TB, address, request string) string {
-	t.Helper()
-	c, err := net.Dial("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = c.Close() }()
-	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+func (p *pod) raw(address, request string) string {
+	p.t.Helper()
+	c := p.connect(address)
 	_, _ = io.WriteString(c, request)
 	answer, _ := io.ReadAll(c)
 	return string(answer)
@@ -38,130 +34,128 @@ func raw(t testing.TB, address, request string) string {
 
 // Nothing but a declared probe reaches a port of the pod.
 func TestOnlyDeclaredProbes(t *testing.T) {
-	app := answer(t, ok)
-	other := answer(t, ok)
-	p, q := get(app.port, "/a?b=%2F"), get(app.port, "/q")
-	q.ID = "other"
-	address := serve(t, probe.Options{Table: mesh.ProbeTable{
-		p, q, {TCPSocket: &mesh.TCPSocketProbe{Port: app.port}}, {GRPC: &mesh.GRPCProbe{Port: app.port, Service: "s"}},
-	}})
-	path, id := p.VirtualPath(), p.ID
-	get := func(target string, headers ...string) string {
-		return "GET " + target + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + strings.Join(append(headers, ""), "\r\n") + "\r\n"
-	}
-	tests := map[string]struct{ request, want string }{
-		"the port alone":         {get(fmt.Sprintf("/%d", app.port)), "404"},
-		"no query":               {get(fmt.Sprintf("/%d/a", app.port)), "404"},
-		"another query":          {get(fmt.Sprintf("/%d/a?b=/", app.port)), "404"},
-		"a fragment":             {get(path + "#x"), "404"},
-		"an escaped path":        {get(strings.Replace(path, "/a", "/%61", 1)), "404"},
-		"dots":                   {get(fmt.Sprintf("/%d/x/../a?b=%%2F", app.port)), "404"},
-		"two slashes":            {get("/" + path), "404"},
-		"another port":           {get(fmt.Sprintf("/%d/a?b=%%2F", other.port)), "404"},
-		"the port with a zero":   {get(fmt.Sprintf("/0%d/a?b=%%2F", app.port)), "404"},
-		"another TCP port":       {get(fmt.Sprintf("/tcp/%d", other.port)), "404"},
-		"TCP and more":           {get(fmt.Sprintf("/tcp/%d/", app.port)), "404"},
-		"another gRPC port":      {get(fmt.Sprintf("/grpc/%d/s", other.port)), "404"},
-		"no gRPC service":        {get(fmt.Sprintf("/grpc/%d", app.port)), "404"},
-		"another gRPC service":   {get(fmt.Sprintf("/grpc/%d/s/", app.port)), "404"},
-		"gRPC with a query":      {get(fmt.Sprintf("/grpc/%d/s?", app.port)), "404"},
-		"an absolute URI":        {get("http://127.0.0.1" + path), "404"},
-		"a URI of another":       {get(fmt.Sprintf("http://127.0.0.1:%d/", app.port)), "404"},
-		"an unknown id":          {get(path, "Sonde-Probe: nobody"), "404"},
-		"an empty id":            {get(path, "Sonde-Probe:"), "404"},
-		"two ids":                {get(path, "Sonde-Probe: "+id, "Sonde-Probe: "+id), "404"},
-		"the path of another id": {get(q.VirtualPath(), "Sonde-Probe: "+id), "404"},
-		"no path":                {"GET  HTTP/1.1\r\nHost: x\r\n\r\n", "400"},
-		"POST":                   {"POST " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "404"},
-		"HEAD":                   {"HEAD " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "404"},
-		"a body that is late":    {"PUT " + path + " HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n", "404"},
-		"a body without an end":  {"PUT " + path + " HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n", "404"},
-		"OPTIONS *":              {"OPTIONS * HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "404"},
-		"CONNECT":                {fmt.Sprintf("CONNECT 127.0.0.1:%d HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", app.port), "404"},
-		"HTTP/2":                 {"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", ""},
-		"a header bomb":          {get(path, "X: "+strings.Repeat("x", 20<<10)), "431"},
-	}
-	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			got := raw(t, address, tc.request)
+	synctest.Test(t, func(t *testing.T) {
+		pod := newPod(t)
+		app := pod.answer(ok)
+		other := pod.answer(ok)
+		p, q := get(app.port, "/a?b=%2F"), get(app.port, "/q")
+		q.ID = "other"
+		address := pod.serve(probe.Options{Table: mesh.ProbeTable{
+			p, q, {TCPSocket: &mesh.TCPSocketProbe{Port: app.port}}, {GRPC: &mesh.GRPCProbe{Port: app.port, Service: "s"}},
+		}})
+		path, id := p.VirtualPath(), p.ID
+		get := func(target string, headers ...string) string {
+			return "GET " + target + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + strings.Join(append(headers, ""), "\r\n") + "\r\n"
+		}
+		tests := map[string]struct{ request, want string }{
+			"the port alone":         {get(fmt.Sprintf("/%d", app.port)), "404"},
+			"no query":               {get(fmt.Sprintf("/%d/a", app.port)), "404"},
+			"another query":          {get(fmt.Sprintf("/%d/a?b=/", app.port)), "404"},
+			"a fragment":             {get(path + "#x"), "404"},
+			"an escaped path":        {get(strings.Replace(path, "/a", "/%61", 1)), "404"},
+			"dots":                   {get(fmt.Sprintf("/%d/x/../a?b=%%2F", app.port)), "404"},
+			"two slashes":            {get("/" + path), "404"},
+			"another port":           {get(fmt.Sprintf("/%d/a?b=%%2F", other.port)), "404"},
+			"the port with a zero":   {get(fmt.Sprintf("/0%d/a?b=%%2F", app.port)), "404"},
+			"another TCP port":       {get(fmt.Sprintf("/tcp/%d", other.port)), "404"},
+			"TCP and more":           {get(fmt.Sprintf("/tcp/%d/", app.port)), "404"},
+			"another gRPC port":      {get(fmt.Sprintf("/grpc/%d/s", other.port)), "404"},
+			"no gRPC service":        {get(fmt.Sprintf("/grpc/%d", app.port)), "404"},
+			"another gRPC service":   {get(fmt.Sprintf("/grpc/%d/s/", app.port)), "404"},
+			"gRPC with a query":      {get(fmt.Sprintf("/grpc/%d/s?", app.port)), "404"},
+			"an absolute URI":        {get("http://127.0.0.1" + path), "404"},
+			"a URI of another":       {get(fmt.Sprintf("http://127.0.0.1:%d/", app.port)), "404"},
+			"an unknown id":          {get(path, "Sonde-Probe: nobody"), "404"},
+			"an empty id":            {get(path, "Sonde-Probe:"), "404"},
+			"two ids":                {get(path, "Sonde-Probe: "+id, "Sonde-Probe: "+id), "404"},
+			"the path of another id": {get(q.VirtualPath(), "Sonde-Probe: "+id), "404"},
+			"no path":                {"GET  HTTP/1.1\r\nHost: x\r\n\r\n", "400"},
+			"POST":                   {"POST " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "404"},
+			"HEAD":                   {"HEAD " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "404"},
+			"a body that is late":    {"PUT " + path + " HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n", "404"},
+			"a body without an end":  {"PUT " + path + " HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n", "404"},
+			"OPTIONS *":              {"OPTIONS * HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "404"},
+			"CONNECT":                {fmt.Sprintf("CONNECT 127.0.0.1:%d HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", app.port), "404"},
+			"HTTP/2":                 {"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", ""},
+			"a header bomb":          {get(path, "X: "+strings.Repeat("x", 20<<10)), "431"},
+		}
+		for name, tc := range tests {
+			got := pod.raw(address, tc.request)
 			if status, _, _ := strings.Cut(strings.TrimPrefix(got, "HTTP/1.1 "), " "); status != tc.want && tc.want != "" {
-				t.Errorf("answer to %q = %q, want %s", tc.request, got, tc.want)
+				t.Errorf("%s: answer to %q = %q, want %s", name, tc.request, got, tc.want)
 			}
-		})
-	}
-	for range 5000 {
-		target := make([]byte, 1+rand.IntN(30))
-		for i := range target {
-			target[i] = "/1234567890abtcprg%?.2F:*"[rand.IntN(25)]
 		}
-		if verdict, text := (kubelet{}).get(t, address, "/"+string(target)); verdict != http.StatusNotFound && verdict != http.StatusBadRequest {
-			t.Errorf("answer to %q = %d %q", target, verdict, text)
+		transport := &http.Transport{DialContext: pod.dial}
+		defer transport.CloseIdleConnections()
+		for range 1000 {
+			target := make([]byte, 1+rand.IntN(30))
+			for i := range target {
+				target[i] = "/1234567890abtcprg%?.2F:*"[rand.IntN(25)]
+			}
+			if status := pod.get(transport, address, "/"+string(target)); status != http.StatusNotFound && status != http.StatusBadRequest {
+				t.Errorf("answer to %q = %d", target, status)
+			}
 		}
-	}
-	for _, a := range []*application{app, other} {
-		if heads, connections := a.requests(); connections > 0 {
-			t.Errorf("an application has seen %d connections, %q", connections, heads)
+		for _, a := range []*application{app, other} {
+			if heads, connections := a.requests(); connections > 0 {
+				t.Errorf("an application has seen %d connections, %q", connections, heads)
+			}
 		}
-	}
+	})
 }
 
-var keepAlive = &http.Client{Transport: &http.Transport{}, Timeout: 10 * time.Second}
-
-// get sends a target as it is.
-func (kubelet) get(t testing.TB, address, target string) (int, string) {
-	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address, nil)
+// get requests a target as it is, and returns the status of the response.
+func (p *pod) get(transport *http.Transport, address, target string) int {
+	p.t.Helper()
+	r, err := http.NewRequestWithContext(p.t.Context(), http.MethodGet, "http://"+address, nil)
 	if err != nil {
-		t.Fatal(err)
+		p.t.Fatal(err)
 	}
 	r.URL.Opaque = target
-	response, err := keepAlive.Do(r)
+	response, err := transport.RoundTrip(r)
 	if err != nil {
-		t.Fatal(err)
+		p.t.Fatal(err)
 	}
-	t.Cleanup(keepAlive.CloseIdleConnections)
-	defer func() { _ = response.Body.Close() }()
-	body, _ := io.ReadAll(response.Body)
-	return response.StatusCode, string(body)
+	_, _ = io.Copy(io.Discard, response.Body)
+	_ = response.Body.Close()
+	return response.StatusCode
 }
 
 // Probes that share a path differ by their ids; a path alone must say which is meant.
 func TestSelection(t *testing.T) {
-	good, bad := answer(t, ok), answer(t, "HTTP/1.1 500 x\r\n\r\n")
-	one, two, only := get(good.port, "/x y"), get(good.port, "/x%20y"), get(bad.port, "/")
-	two.ID, only.ID = "two", "only"
-	two.HTTPGet.HTTPHeaders = []mesh.HTTPHeader{{Name: "Two", Value: "2"}}
-	grpc := mesh.Probe{TimeoutSeconds: 1, GRPC: &mesh.GRPCProbe{Port: bad.port}}
-	service := mesh.Probe{TimeoutSeconds: 1, GRPC: &mesh.GRPCProbe{Port: closedPort(t), Service: "a/b"}}
-	// Without ids, as in Kuma's tables: a liveness and a readiness probe that are the same, and two that are not.
-	same, again, quick := get(good.port, "/same"), get(good.port, "/same"), get(good.port, "/quick")
-	same.ID, again.ID, quick.ID = "", "", ""
-	again.Type, again.Container = mesh.ProbeReadiness, "other"
-	slow := quick
-	slow.TimeoutSeconds++
-	address := serve(t, probe.Options{Table: mesh.ProbeTable{one, two, only, grpc, service, same, again, quick, slow}})
-	tests := map[string]struct{ path, id, want string }{
-		"by id":                  {one.VirtualPath(), one.ID, "success"},
-		"by the other id":        {two.VirtualPath(), two.ID, "success"},
-		"not by the path":        {one.VirtualPath(), "", "404"},
-		"by its own path":        {only.VirtualPath(), "", "statuscode: 500"},
-		"two that are the same":  {same.VirtualPath(), "", "success"},
-		"two that differ":        {quick.VirtualPath(), "", "404"},
-		"gRPC":                   {fmt.Sprintf("/grpc/%d", bad.port), "", "failed to connect service"},
-		"gRPC with a slash":      {fmt.Sprintf("/grpc/%d/", bad.port), "", "failed to connect service"},
-		"service, escaped":       {service.VirtualPath(), "", "failed to connect service"},
-		"service, as it is":      {fmt.Sprintf("/grpc/%d/a/b", service.Port()), "", "failed to connect service"},
-		"service, other escapes": {fmt.Sprintf("/grpc/%d/%%61%%2fb", service.Port()), "", "failed to connect service"},
-	}
-	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			if verdict, text := (kubelet{}).probe(t, address, tc.path, tc.id); !strings.Contains(text, tc.want) {
-				t.Errorf("verdict = %s %q, want %q", verdict, text, tc.want)
+	synctest.Test(t, func(t *testing.T) {
+		pod := newPod(t)
+		good, bad := pod.answer(ok), pod.answer("HTTP/1.1 500 x\r\n\r\n")
+		one, two, only := get(good.port, "/x y"), get(good.port, "/x%20y"), get(bad.port, "/")
+		two.ID, only.ID = "two", "only"
+		two.HTTPGet.HTTPHeaders = []mesh.HTTPHeader{{Name: "Two", Value: "2"}}
+		grpc := mesh.Probe{TimeoutSeconds: 1, GRPC: &mesh.GRPCProbe{Port: bad.port}}
+		service := mesh.Probe{TimeoutSeconds: 1, GRPC: &mesh.GRPCProbe{Port: pod.closedPort(), Service: "a/b"}}
+		// Without ids, as in Kuma's tables: a liveness and a readiness probe that are the same, and two that are not.
+		same, again, quick := get(good.port, "/same"), get(good.port, "/same"), get(good.port, "/quick")
+		same.ID, again.ID, quick.ID = "", "", ""
+		again.Type, again.Container = mesh.ProbeReadiness, "other"
+		slow := quick
+		slow.TimeoutSeconds++
+		address := pod.serve(probe.Options{Table: mesh.ProbeTable{one, two, only, grpc, service, same, again, quick, slow}})
+		tests := map[string]struct{ path, id, want string }{
+			"by id":                  {one.VirtualPath(), one.ID, "success"},
+			"by the other id":        {two.VirtualPath(), two.ID, "success"},
+			"not by the path":        {one.VirtualPath(), "", "404"},
+			"by its own path":        {only.VirtualPath(), "", "statuscode: 500"},
+			"two that are the same":  {same.VirtualPath(), "", "success"},
+			"two that differ":        {quick.VirtualPath(), "", "404"},
+			"gRPC":                   {fmt.Sprintf("/grpc/%d", bad.port), "", "failed to connect service"},
+			"gRPC with a slash":      {fmt.Sprintf("/grpc/%d/", bad.port), "", "failed to connect service"},
+			"service, escaped":       {service.VirtualPath(), "", "failed to connect service"},
+			"service, as it is":      {fmt.Sprintf("/grpc/%d/a/b", service.Port()), "", "failed to connect service"},
+			"service, other escapes": {fmt.Sprintf("/grpc/%d/%%61%%2fb", service.Port()), "", "failed to connect service"},
+		}
+		for name, tc := range tests {
+			if verdict, text := pod.probe(address, tc.path, tc.id); !strings.Contains(text, tc.want) {
+				t.Errorf("%s: verdict = %s %q, want %q", name, verdict, text, tc.want)
 			}
-		})
-	}
-	t.Cleanup(func() {
+		}
 		heads, _ := good.requests()
 		if len(heads) != 3 || strings.Count(strings.Join(heads, ""), "\r\nTwo: 2\r\n") != 1 {
 			t.Errorf("requests = %q, want one of each probe", heads)
@@ -171,43 +165,48 @@ func TestSelection(t *testing.T) {
 
 // A path of the largest size that Kubernetes admits arrives.
 func TestLongPath(t *testing.T) {
-	app := answer(t, ok)
-	p := get(app.port, "/"+strings.Repeat("x", 64<<10-1))
-	if verdict, text := (kubelet{}).probe(t, serve(t, probe.Options{Table: mesh.ProbeTable{p}}), p.VirtualPath(), p.ID); verdict != "success" {
-		t.Errorf("verdict = %s %q", verdict, text)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		pod := newPod(t)
+		app := pod.answer(ok)
+		p := get(app.port, "/"+strings.Repeat("x", 64<<10-1))
+		if verdict, text := pod.probe(pod.serve(probe.Options{Table: mesh.ProbeTable{p}}), p.VirtualPath(), p.ID); verdict != "success" {
+			t.Errorf("verdict = %s %q", verdict, text)
+		}
+	})
 }
 
 // Connections that do nothing, or as little as they can, do not keep the kubelet out.
 func TestKubeletGetsThrough(t *testing.T) {
-	app := answer(t, ok)
-	p := get(app.port, "/")
-	address := serve(t, probe.Options{Table: mesh.ProbeTable{p}})
-	for i := range 1500 {
-		c, err := net.Dial("tcp", address)
-		if err != nil {
-			t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		pod := newPod(t)
+		app := pod.answer(ok)
+		p := get(app.port, "/")
+		address := pod.serve(probe.Options{Table: mesh.ProbeTable{p}})
+		for i := range 1500 {
+			c := pod.connect(address)
+			switch i % 3 {
+			case 1:
+				_, _ = io.WriteString(c, "GET / HT")
+			case 2:
+				_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+			}
 		}
-		t.Cleanup(func() { _ = c.Close() })
-		switch i % 3 {
-		case 1:
-			_, _ = io.WriteString(c, "GET / HT")
-		case 2:
-			_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+		for range 4 {
+			verdict, text := kubelet{pod: pod, timeout: time.Second}.probe(address, p.VirtualPath(), p.ID)
+			if verdict != "success" {
+				t.Errorf("verdict = %s %q", verdict, text)
+			}
 		}
-	}
-	for range 4 {
-		verdict, text := kubelet{timeout: 2 * time.Second}.within(t, time.Second, address, p.VirtualPath(), p.ID)
-		if verdict != "success" {
-			t.Errorf("verdict = %s %q", verdict, text)
-		}
-	}
+	})
 }
 
 func TestEmptyTable(t *testing.T) {
-	if verdict, text := (kubelet{}).probe(t, serve(t, probe.Options{}), "/", ""); !strings.HasPrefix(text, "404") {
-		t.Errorf("verdict = %s %q, want 404", verdict, text)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		pod := newPod(t)
+		if verdict, text := pod.probe(pod.serve(probe.Options{}), "/", ""); !strings.HasPrefix(text, "404") {
+			t.Errorf("verdict = %s %q, want 404", verdict, text)
+		}
+	})
 }
 
 func TestNewErrors(t *testing.T) {
@@ -302,43 +301,46 @@ func TestEnvironmentPerPort(t *testing.T) {
 
 // Unknown keys are told once; verdicts when they change, and never what the application says.
 func TestLog(t *testing.T) {
-	var logs bytes.Buffer
-	logger := slog.New(slog.NewJSONHandler(&logs, nil))
-	answers := []string{ok, ok, "HTTP/1.1 500 SECRET\r\n\r\nSECRET", "HTTP/1.1 500 x\r\n\r\n", ok}
-	var asked atomic.Int32
-	app := apply(t, "127.0.0.1", func(c net.Conn) { _, _ = io.WriteString(c, answers[asked.Add(1)-1]) })
-	env := probe.Environment{InstanceIP: "127.0.0.1", Port: 9000, Table: fmt.Sprintf(
-		`[{"id":"a","container":"app","type":"liveness","future":1,"httpGet":{"port":%d,"httpHeaders":[{"name":"Authorization","value":"SECRET"}]}}]`, app.port)}
-	o, err := env.Options(logger)
-	if err != nil {
-		t.Fatal(err)
-	}
-	metrics := prometheus.NewRegistry()
-	o.Registerer = metrics
-	address := serve(t, o)
-	for range answers {
-		kubelet{}.probe(t, address, o.Table[0].VirtualPath(), "a")
-	}
-	got := logs.String()
-	if strings.Contains(got, "SECRET") {
-		t.Errorf("log has what is not to be told:\n%s", got)
-	}
-	for text, want := range map[string]int{
-		`"keys":["future"]`: 1, `"msg":"probe verdict"`: 3, `"verdict":"failure","err":"HTTP probe failed with statuscode: 500"`: 1,
-		`"verdict":"success"`: 2, `"container":"app","probe":"liveness"`: 3,
-	} {
-		if n := strings.Count(got, text); n != want {
-			t.Errorf("log has %d times %s, want %d:\n%s", n, text, want, got)
+	synctest.Test(t, func(t *testing.T) {
+		pod := newPod(t)
+		var logs bytes.Buffer
+		logger := slog.New(slog.NewJSONHandler(&logs, nil))
+		answers := []string{ok, ok, "HTTP/1.1 500 SECRET\r\n\r\nSECRET", "HTTP/1.1 500 x\r\n\r\n", ok}
+		var asked atomic.Int32
+		app := pod.apply(localhost.String(), func(c net.Conn) { _, _ = io.WriteString(c, answers[asked.Add(1)-1]) })
+		env := probe.Environment{InstanceIP: "127.0.0.1", Port: 9000, Table: fmt.Sprintf(
+			`[{"id":"a","container":"app","type":"liveness","future":1,"httpGet":{"port":%d,"httpHeaders":[{"name":"Authorization","value":"SECRET"}]}}]`, app.port)}
+		o, err := env.Options(logger)
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
-	want := map[string]float64{
-		"sonde_probe_total app liveness errored": 0, "sonde_probe_total app liveness failure": 2,
-		"sonde_probe_total app liveness success": 3, "sonde_probe_total app liveness warning": 0,
-		"sonde_probe_duration_seconds app liveness": 5,
-	}
-	if diff := cmp.Diff(want, counts(t, metrics)); diff != "" {
-		t.Errorf("metrics (-want +got):\n%s", diff)
-	}
+		metrics := prometheus.NewRegistry()
+		o.Registerer = metrics
+		address := pod.serve(o)
+		for range answers {
+			pod.probe(address, o.Table[0].VirtualPath(), "a")
+		}
+		got := logs.String()
+		if strings.Contains(got, "SECRET") {
+			t.Errorf("log has what is not to be told:\n%s", got)
+		}
+		for text, want := range map[string]int{
+			`"keys":["future"]`: 1, `"msg":"probe verdict"`: 3, `"verdict":"failure","err":"HTTP probe failed with statuscode: 500"`: 1,
+			`"verdict":"success"`: 2, `"container":"app","probe":"liveness"`: 3,
+		} {
+			if n := strings.Count(got, text); n != want {
+				t.Errorf("log has %d times %s, want %d:\n%s", n, text, want, got)
+			}
+		}
+		want := map[string]float64{
+			"sonde_probe_total app liveness errored": 0, "sonde_probe_total app liveness failure": 2,
+			"sonde_probe_total app liveness success": 3, "sonde_probe_total app liveness warning": 0,
+			"sonde_probe_duration_seconds app liveness": 5,
+		}
+		if diff := cmp.Diff(want, counts(t, metrics)); diff != "" {
+			t.Errorf("metrics (-want +got):\n%s", diff)
+		}
+	})
 }
 
 // counts returns counters, and the counts of histograms, by name and values of labels.
@@ -366,23 +368,24 @@ func FuzzSelection(f *testing.F) {
 	for _, path := range []string{"/", "a b", "//h/x?y z", "/%zz#ü", "*", "a:b", "/?\"<>|"} {
 		f.Add(path, path)
 	}
-	app := answer(f, ok)
-	health := listen(f, "127.0.0.1")
-	serveGRPC(f, health, says(healthpb.HealthCheckResponse_SERVING, nil))
 	f.Fuzz(func(t *testing.T, path, service string) {
-		table := mesh.ProbeTable{get(app.port, path), {ID: "g", TimeoutSeconds: 1, GRPC: &mesh.GRPCProbe{Port: int32(port(health)), Service: service}}}
 		if len(path)+len(service) > 32<<10 {
 			return
 		}
-		address := serve(t, probe.Options{Table: table})
-		for _, p := range table {
-			u, err := (&mesh.HTTPGetProbe{Path: p.VirtualPath(), Port: 1}).URL("127.0.0.1")
-			if err != nil {
-				t.Fatal(err)
+		synctest.Test(t, func(t *testing.T) {
+			pod := newPod(t)
+			health := pod.serveGRPC(says(healthpb.HealthCheckResponse_SERVING, nil))
+			table := mesh.ProbeTable{get(pod.answer(ok).port, path), {ID: "g", TimeoutSeconds: 1, GRPC: &mesh.GRPCProbe{Port: health, Service: service}}}
+			address := pod.serve(probe.Options{Table: table})
+			for _, p := range table {
+				u, err := (&mesh.HTTPGetProbe{Path: p.VirtualPath(), Port: 1}).URL("127.0.0.1")
+				if err != nil {
+					t.Fatal(err)
+				}
+				if verdict, text := pod.probe(address, u.RequestURI(), p.ID); strings.Contains(text, "Not Found") {
+					t.Errorf("%q: verdict = %s %q", u.RequestURI(), verdict, text)
+				}
 			}
-			if verdict, text := (kubelet{}).probe(t, address, u.RequestURI(), p.ID); strings.Contains(text, "Not Found") {
-				t.Errorf("%q: verdict = %s %q", u.RequestURI(), verdict, text)
-			}
-		}
+		})
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/internal/run"
 )
 
 // hookProber calls a lifecycle hook as the kubelet does: without a timeout, and ignoring the status.
@@ -65,15 +66,12 @@ func (a *hookProber) call(req *http.Request) error {
 // hookCount is the number of hooks that are being called.
 type hookCount struct {
 	n     atomic.Int32
-	ended chan struct{} // has a value if a hook has ended since it was last read
+	ended run.Signal // has a value if a hook has ended since it was last read
 }
 
 func (h *hookCount) end() {
 	h.n.Add(-1)
-	select {
-	case h.ended <- struct{}{}:
-	default:
-	}
+	h.ended.Set()
 }
 
 // serveHook calls the hook, and answers only if the call succeeds: the kubelet ignores the status, and treats an aborted

@@ -13,13 +13,14 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/dpagent/probe"
-	"github.com/sonde-mesh/sonde/internal/waittest"
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
 const hookID = "6fd0a1f1a7b34f0e9f3c2b1d0e4a5b6c"
@@ -31,17 +32,17 @@ func hook(port int32, path string, headers ...mesh.HTTPHeader) mesh.Probe {
 }
 
 // call calls a hook as the kubelet does: it keeps connections, and cares about nothing but whether the call went through.
-func call(t testing.TB, address string, p mesh.Probe) (*http.Response, error) {
-	t.Helper()
-	transport := &http.Transport{}
+func (p *pod) call(address string, of mesh.Probe) (*http.Response, error) {
+	p.t.Helper()
+	transport := &http.Transport{DialContext: p.dial}
 	defer transport.CloseIdleConnections()
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+p.VirtualPath(), nil)
+	r, err := http.NewRequestWithContext(p.t.Context(), http.MethodGet, "http://"+address+of.VirtualPath(), nil)
 	if err != nil {
-		t.Fatal(err)
+		p.t.Fatal(err)
 	}
 	r.Header.Set("User-Agent", "kube-lifecycle/1.36")
 	r.Header.Set("Accept", "*/*")
-	r.Header.Set(mesh.ProbeHeader, p.ID)
+	r.Header.Set(mesh.ProbeHeader, of.ID)
 	response, err := transport.RoundTrip(r)
 	if err == nil {
 		_ = response.Body.Close()
@@ -67,10 +68,11 @@ func TestHooks(t *testing.T) {
 		"a long body, unread": {"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\nx", true, 1},
 	}
 	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			app := answer(t, tc.answer)
+		virtual.Run(t, name, func(t *testing.T) {
+			pod := newPod(t)
+			app := pod.answer(tc.answer)
 			p := hook(app.port, "/hook?a=b c", mesh.HTTPHeader{Name: "X", Value: "y"})
-			response, err := call(t, serve(t, probe.Options{Table: mesh.ProbeTable{p}}), p)
+			response, err := pod.call(pod.serve(probe.Options{Table: mesh.ProbeTable{p}}), p)
 			switch {
 			case tc.ok && (err != nil || response.StatusCode != http.StatusOK || !response.Close):
 				t.Errorf("hook = %+v, %v, want 200 and the end of the connection", response, err)
@@ -91,89 +93,98 @@ func TestHooks(t *testing.T) {
 
 // A hook to a closed port fails: its first call, as if there were no agent.
 func TestHookRefused(t *testing.T) {
-	p := hook(closedPort(t), "/")
-	if response, err := call(t, serve(t, probe.Options{Table: mesh.ProbeTable{p}}), p); !errors.Is(err, io.EOF) {
-		t.Errorf("hook = %+v, %v, want a connection that ends without an answer", response, err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		pod := newPod(t)
+		p := hook(pod.closedPort(), "/")
+		if response, err := pod.call(pod.serve(probe.Options{Table: mesh.ProbeTable{p}}), p); !errors.Is(err, io.EOF) {
+			t.Errorf("hook = %+v, %v, want a connection that ends without an answer", response, err)
+		}
+	})
 }
 
 // The kubelet's own client has no limit of time, and neither the probes' timeout nor their rate is for hooks.
 func TestHookHasNoTimeout(t *testing.T) {
-	begin := time.Now()
-	app := apply(t, "127.0.0.1", func(c net.Conn) {
-		_ = c.SetReadDeadline(begin.Add(1500 * time.Millisecond)) // longer than timeoutSeconds
-		_, _ = io.Copy(io.Discard, c)
-		_, _ = c.Write([]byte(ok))
-	})
-	p := hook(app.port, "/")
-	address := serve(t, probe.Options{Table: mesh.ProbeTable{p}})
-	const callers = 10
-	errs := make(chan error, callers)
-	for range callers {
-		go func() {
-			_, err := call(t, address, p)
-			errs <- err
-		}()
-	}
-	for range callers {
-		if err := <-errs; err != nil {
-			t.Errorf("hook error = %v", err)
+	synctest.Test(t, func(t *testing.T) {
+		pod := newPod(t)
+		app := pod.apply(localhost.String(), func(c net.Conn) {
+			<-time.After(time.Hour)
+			_, _ = c.Write([]byte(ok))
+		})
+		p := hook(app.port, "/")
+		address := pod.serve(probe.Options{Table: mesh.ProbeTable{p}})
+		const callers = 10
+		errs := make(chan error, callers)
+		for range callers {
+			go func() {
+				_, err := pod.call(address, p)
+				errs <- err
+			}()
 		}
-	}
-	if heads, _ := app.requests(); len(heads) != callers {
-		t.Errorf("%d calls became %d: each has its effects", callers, len(heads))
-	}
+		for range callers {
+			if err := <-errs; err != nil {
+				t.Errorf("hook error = %v", err)
+			}
+		}
+		if heads, _ := app.requests(); len(heads) != callers {
+			t.Errorf("%d calls became %d: each has its effects", callers, len(heads))
+		}
+	})
 }
 
 // A hook that is over for the kubelet is over for the application.
 func TestHookCallerLeaves(t *testing.T) {
-	left := make(chan struct{})
-	app := apply(t, "127.0.0.1", func(c net.Conn) {
-		_, _ = io.Copy(io.Discard, c)
-		close(left)
+	synctest.Test(t, func(t *testing.T) {
+		pod := newPod(t)
+		left := make(chan struct{})
+		app := pod.apply(localhost.String(), func(c net.Conn) {
+			_, _ = io.Copy(io.Discard, c)
+			close(left)
+		})
+		p := hook(app.port, "/")
+		address := pod.serve(probe.Options{Table: mesh.ProbeTable{p}})
+		c := pod.connect(address)
+		_, _ = fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: x\r\nSonde-Probe: %s\r\n\r\n", p.VirtualPath(), p.ID)
+		if heads, _ := app.requests(); len(heads) != 1 {
+			t.Errorf("the application was called %d times, want once", len(heads))
+		}
+		_ = c.Close()
+		<-left
 	})
-	p := hook(app.port, "/")
-	address := serve(t, probe.Options{Table: mesh.ProbeTable{p}})
-	c, err := net.Dial("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, _ = fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: x\r\nSonde-Probe: %s\r\n\r\n", p.VirtualPath(), p.ID)
-	eventually(t, func() bool { heads, _ := app.requests(); return len(heads) == 1 })
-	_ = c.Close()
-	<-left
 }
 
 // The agent does not end while a hook is under way, and answers other requests until then.
 func TestEndWaitsForHooks(t *testing.T) {
-	release := make(chan struct{})
-	endHook := sync.OnceFunc(func() { close(release) })
-	defer endHook()
-	slow := apply(t, "127.0.0.1", func(c net.Conn) {
-		<-release
-		_, _ = c.Write([]byte(ok))
-	})
-	h, p := hook(slow.port, "/"), get(answer(t, ok).port, "/")
-	ctx, end := context.WithCancel(t.Context())
-	defer end()
-	address, served := serveUntil(ctx, t, probe.Options{Table: mesh.ProbeTable{h, p}})
-	called := make(chan error, 1)
-	go func() {
-		_, err := call(t, address, h)
-		called <- err
-	}()
-	eventually(t, func() bool { heads, _ := slow.requests(); return len(heads) == 1 })
-	end()
-	for range 20 { // more than a second, because of the rate limit
-		if verdict, text := (kubelet{}).probe(t, address, p.VirtualPath(), p.ID); verdict != "success" {
-			t.Fatalf("a probe during the hook: %s %s", verdict, text)
+	synctest.Test(t, func(t *testing.T) {
+		pod := newPod(t)
+		release := make(chan struct{})
+		endHook := sync.OnceFunc(func() { close(release) })
+		defer endHook()
+		slow := pod.apply(localhost.String(), func(c net.Conn) {
+			<-release
+			_, _ = c.Write([]byte(ok))
+		})
+		h, p := hook(slow.port, "/"), get(pod.answer(ok).port, "/")
+		ctx, end := context.WithCancel(t.Context())
+		defer end()
+		address, served := pod.serveUntil(ctx, probe.Options{Table: mesh.ProbeTable{h, p}})
+		called := make(chan error, 1)
+		go func() {
+			_, err := pod.call(address, h)
+			called <- err
+		}()
+		synctest.Wait()
+		end()
+		for range 20 { // more than a second, because of the rate limit
+			if verdict, text := pod.probe(address, p.VirtualPath(), p.ID); verdict != "success" {
+				t.Fatalf("a probe during the hook: %s %s", verdict, text)
+			}
 		}
-	}
-	endHook()
-	if err := <-called; err != nil {
-		t.Errorf("hook error = %v", err)
-	}
-	<-served
+		endHook()
+		if err := <-called; err != nil {
+			t.Errorf("hook error = %v", err)
+		}
+		<-served
+	})
 }
 
 func TestHookFallsBackToHTTP(t *testing.T) {
@@ -185,17 +196,18 @@ func TestHookFallsBackToHTTP(t *testing.T) {
 		"HTTPS": {true, 1},
 	}
 	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
+		virtual.Run(t, name, func(t *testing.T) {
+			pod := newPod(t)
 			seen := make(chan *http.Request, 10)
 			var config *tls.Config
 			if tc.tls {
 				config = &tls.Config{Certificates: []tls.Certificate{expired(t)}, NextProtos: []string{"h2", "http/1.1"}}
 			}
-			_, port := httpServer(t, func(_ http.ResponseWriter, r *http.Request) { seen <- r }, config)
+			port := pod.web(func(_ http.ResponseWriter, r *http.Request) { seen <- r }, config)
 			p := hook(port, "/", mesh.HTTPHeader{Name: "Authorization", Value: "secret"})
 			p.HTTPGet.Scheme = mesh.SchemeHTTPS
 			var log bytes.Buffer // read once the call is over, of which the agent says nothing then
-			if _, err := call(t, serve(t, probe.Options{Table: mesh.ProbeTable{p}, Logger: slog.New(slog.NewTextHandler(&log, nil))}), p); err != nil {
+			if _, err := pod.call(pod.serve(probe.Options{Table: mesh.ProbeTable{p}, Logger: slog.New(slog.NewTextHandler(&log, nil))}), p); err != nil {
 				t.Errorf("hook error = %v", err)
 			}
 			if got := strings.Contains(log.String(), "hook fell back to HTTP"); got == tc.tls {
@@ -215,27 +227,24 @@ func TestHookFallsBackToHTTP(t *testing.T) {
 	}
 }
 
-// eventually waits until a condition holds.
-func eventually(t testing.TB, condition func() bool) {
-	t.Helper()
-	waittest.Holds(t, 10*time.Second, "the condition holds", condition)
-}
-
 // Nobody calls a hook who does not know its id.
 func TestHooksNeedTheirID(t *testing.T) {
-	app := answer(t, ok)
-	p := hook(app.port, "/")
-	nameless := hook(app.port, "/2")
-	nameless.ID = ""
-	address := serve(t, probe.Options{Table: mesh.ProbeTable{p, nameless}})
-	for _, id := range []string{"", hookID[:31], hookID + "0", strings.ToUpper(hookID)} {
-		for _, path := range []string{p.VirtualPath(), nameless.VirtualPath()} {
-			if verdict, text := (kubelet{}).probe(t, address, path, id); !strings.HasPrefix(text, "404") {
-				t.Errorf("hook %s with id %q = %s %q, want 404", path, id, verdict, text)
+	synctest.Test(t, func(t *testing.T) {
+		pod := newPod(t)
+		app := pod.answer(ok)
+		p := hook(app.port, "/")
+		nameless := hook(app.port, "/2")
+		nameless.ID = ""
+		address := pod.serve(probe.Options{Table: mesh.ProbeTable{p, nameless}})
+		for _, id := range []string{"", hookID[:31], hookID + "0", strings.ToUpper(hookID)} {
+			for _, path := range []string{p.VirtualPath(), nameless.VirtualPath()} {
+				if verdict, text := pod.probe(address, path, id); !strings.HasPrefix(text, "404") {
+					t.Errorf("hook %s with id %q = %s %q, want 404", path, id, verdict, text)
+				}
 			}
 		}
-	}
-	if _, connections := app.requests(); connections > 0 {
-		t.Errorf("the application has seen %d connections", connections)
-	}
+		if _, connections := app.requests(); connections > 0 {
+			t.Errorf("the application has seen %d connections", connections)
+		}
+	})
 }

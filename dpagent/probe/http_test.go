@@ -10,12 +10,14 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/dpagent/probe"
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
 func get(port int32, path string, headers ...mesh.HTTPHeader) mesh.Probe {
@@ -76,9 +78,10 @@ func TestVerdicts(t *testing.T) {
 		"a huge head":              {"HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 11<<20) + "\r\n\r\n", "failure", "exceeded"},
 	}
 	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			p := get(answer(t, tc.answer).port, "/")
-			verdict, text := kubelet{}.probe(t, serve(t, probe.Options{Table: mesh.ProbeTable{p}}), p.VirtualPath(), p.ID)
+		virtual.Run(t, name, func(t *testing.T) {
+			pod := newPod(t)
+			p := get(pod.answer(tc.answer).port, "/")
+			verdict, text := pod.probe(pod.serve(probe.Options{Table: mesh.ProbeTable{p}}), p.VirtualPath(), p.ID)
 			if verdict != tc.verdict || !strings.Contains(text, tc.text) {
 				t.Errorf("verdict = %s %q, want %s %q", verdict, text, tc.verdict, tc.text)
 			}
@@ -91,42 +94,48 @@ func TestVerdicts(t *testing.T) {
 
 func TestVerdictsOverTime(t *testing.T) {
 	wait := func(c net.Conn) { _, _ = io.Copy(io.Discard, c) } // till the agent leaves
+	reset := func(c net.Conn) { _ = c.(interface{ SetLinger(int) error }).SetLinger(0) }
 	tests := map[string]struct {
 		serve   func(net.Conn)
 		verdict string
 		text    string
+		took    time.Duration
 	}{
-		"silence":   {wait, "failure", "Client.Timeout exceeded while awaiting headers"},
-		"late body": {func(c net.Conn) { _, _ = c.Write([]byte("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nx")); wait(c) }, "errored", "while reading body"},
+		"silence":   {wait, "failure", "context deadline exceeded", time.Second},
+		"late body": {func(c net.Conn) { _, _ = c.Write([]byte("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nx")); wait(c) }, "errored", "context deadline exceeded", time.Second},
 		"silence after 101": { // the kubelet's own check would never end
 			func(c net.Conn) {
 				_, _ = c.Write([]byte("HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n"))
 				wait(c)
-			}, "errored", "",
+			}, "errored", "", time.Second,
 		},
-		"reset": {func(c net.Conn) { _ = c.(*net.TCPConn).SetLinger(0) }, "failure", "connection reset by peer"},
+		"reset": {reset, "failure", "connection reset by peer", 0},
 		"reset in the body": {
 			func(c net.Conn) {
 				_, _ = c.Write([]byte("HTTP/1.1 503 OK\r\nContent-Length: 100\r\n\r\nx"))
-				_ = c.(*net.TCPConn).SetLinger(0)
+				reset(c)
 			},
-			"errored", "",
+			"errored", "", 0,
 		},
 	}
 	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			p := get(apply(t, "127.0.0.1", tc.serve).port, "/")
-			// The kubelet leaves after 2 s.
-			verdict, text := kubelet{}.within(t, 2*time.Second, serve(t, probe.Options{Table: mesh.ProbeTable{p}}), p.VirtualPath(), p.ID)
-			if verdict != tc.verdict || !strings.Contains(text, tc.text) {
-				t.Errorf("verdict = %s %q, want %s %q", verdict, text, tc.verdict, tc.text)
+		virtual.Run(t, name, func(t *testing.T) {
+			pod := newPod(t)
+			p := get(pod.apply(localhost.String(), tc.serve).port, "/")
+			address, began := pod.serve(probe.Options{Table: mesh.ProbeTable{p}}), time.Now()
+			verdict, text := pod.probe(address, p.VirtualPath(), p.ID)
+			if took := time.Since(began); verdict != tc.verdict || !strings.Contains(text, tc.text) || took != tc.took {
+				t.Errorf("verdict after %s = %s %q, want %s %q after %s", took, verdict, text, tc.verdict, tc.text, tc.took)
 			}
 		})
 	}
-	t.Run("refused", func(t *testing.T) {
-		p := get(closedPort(t), "/")
-		verdict, text := kubelet{}.probe(t, serve(t, probe.Options{Table: mesh.ProbeTable{p}}), p.VirtualPath(), p.ID)
+}
+
+func TestConnectionRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pod := newPod(t)
+		p := get(pod.closedPort(), "/")
+		verdict, text := pod.probe(pod.serve(probe.Options{Table: mesh.ProbeTable{p}}), p.VirtualPath(), p.ID)
 		want := fmt.Sprintf("503 Service Unavailable\ndial tcp 127.0.0.1:%d: connect: connection refused\n", p.Port())
 		if verdict != "failure" || text != want {
 			t.Errorf("verdict = %s %q, want failure %q", verdict, text, want)
@@ -172,10 +181,11 @@ func TestRequest(t *testing.T) {
 		"a disguise":              {"/", nil, "kube-probe/1 (evil)", "GET /|Host: @|User-Agent: kube-probe/sonde|Accept: */*|Connection: close"},
 	}
 	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			app := answer(t, ok)
+		virtual.Run(t, name, func(t *testing.T) {
+			pod := newPod(t)
+			app := pod.answer(ok)
 			p := get(app.port, tc.path, tc.headers...)
-			verdict, text := kubelet{agent: tc.agent}.probe(t, serve(t, probe.Options{Table: mesh.ProbeTable{p}}), p.VirtualPath(), p.ID)
+			verdict, text := kubelet{pod: pod, agent: tc.agent}.probe(pod.serve(probe.Options{Table: mesh.ProbeTable{p}}), p.VirtualPath(), p.ID)
 			if verdict != "success" {
 				t.Errorf("verdict = %s %q", verdict, text)
 			}
@@ -191,18 +201,21 @@ func TestRequest(t *testing.T) {
 
 // What the kubelet would not send is not sent, and its verdict is the kubelet's.
 func TestRequestNotSent(t *testing.T) {
-	app := answer(t, ok)
 	tests := map[string]struct {
-		probe mesh.Probe
-		text  string
+		path    string
+		headers []mesh.HTTPHeader
+		text    string
 	}{
-		"a header with a newline": {get(app.port, "/", mesh.HTTPHeader{Name: "X-C", Value: "a\nSECRET"}), "invalid header field value"},
-		"a header without a name": {get(app.port, "/", mesh.HTTPHeader{Name: "a b", Value: "SECRET"}), "invalid header field name"},
-		"a URL without a host":    {get(app.port, "a:SECRET"), "no Host in request URL"},
+		"a header with a newline": {"/", []mesh.HTTPHeader{{Name: "X-C", Value: "a\nSECRET"}}, "invalid header field value"},
+		"a header without a name": {"/", []mesh.HTTPHeader{{Name: "a b", Value: "SECRET"}}, "invalid header field name"},
+		"a URL without a host":    {"a:SECRET", nil, "no Host in request URL"},
 	}
 	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			verdict, text := kubelet{}.probe(t, serve(t, probe.Options{Table: mesh.ProbeTable{tc.probe}}), tc.probe.VirtualPath(), tc.probe.ID)
+		virtual.Run(t, name, func(t *testing.T) {
+			pod := newPod(t)
+			app := pod.answer(ok)
+			p := get(app.port, tc.path, tc.headers...)
+			verdict, text := pod.probe(pod.serve(probe.Options{Table: mesh.ProbeTable{p}}), p.VirtualPath(), p.ID)
 			if verdict != "failure" || !strings.Contains(text, tc.text) || strings.Contains(text, "SECRET") {
 				t.Errorf("verdict = %s %q, want failure %q", verdict, text, tc.text)
 			}
@@ -214,32 +227,6 @@ func TestRequestNotSent(t *testing.T) {
 }
 
 func TestRedirects(t *testing.T) {
-	_, target := httpServer(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }, nil)
-	_, secure := httpServer(t, func(w http.ResponseWriter, r *http.Request) {
-		w.WriteHeader(http.StatusOK)
-		_, _ = w.Write([]byte(r.Proto))
-	},
-		&tls.Config{Certificates: []tls.Certificate{expired(t)}, NextProtos: []string{"h2", "http/1.1"}})
-	var steps int
-	app, from := httpServer(t, nil, nil)
-	var self string
-	app.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		to := map[string]string{
-			"/relative": "/end", "/port": fmt.Sprintf("http://127.0.0.1:%d/x", target), "/tls": fmt.Sprintf("https://127.0.0.1:%d/x", secure),
-			"/host": "http://127.0.0.2/", "/self": self, "/closed": fmt.Sprintf("http://127.0.0.1:%d/", closedPort(t)),
-			"/scheme": "ftp://127.0.0.1/", "/nine": "/nine", "/ten": "/ten",
-		}[r.URL.Path]
-		if limit := map[string]int{"/nine": 9, "/ten": 10}[r.URL.Path]; limit > 0 {
-			if steps++; steps > limit {
-				to = ""
-			}
-		}
-		if to == "" {
-			w.WriteHeader(http.StatusOK)
-			return
-		}
-		http.Redirect(w, r, to, http.StatusFound)
-	})
 	tests := map[string]struct{ path, verdict, text string }{
 		"relative":                {"/relative", "success", ""},
 		"another port":            {"/port", "success", ""},
@@ -252,12 +239,28 @@ func TestRedirects(t *testing.T) {
 		"ten, which is too often": {"/ten", "failure", "stopped after 10 redirects"},
 	}
 	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			steps = 0
-			p := get(from, tc.path)
-			address := serve(t, probe.Options{Table: mesh.ProbeTable{p}})
-			self = "http://" + address + p.VirtualPath()
-			verdict, text := kubelet{}.probe(t, address, p.VirtualPath(), p.ID)
+		virtual.Run(t, name, func(t *testing.T) {
+			pod := newPod(t)
+			target := pod.web(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }, nil)
+			secure := pod.web(func(http.ResponseWriter, *http.Request) {}, &tls.Config{Certificates: []tls.Certificate{expired(t)}, NextProtos: []string{"h2", "http/1.1"}})
+			to := map[string]string{
+				"/relative": "/end", "/port": fmt.Sprintf("http://127.0.0.1:%d/x", target), "/tls": fmt.Sprintf("https://127.0.0.1:%d/x", secure),
+				"/host": "http://127.0.0.2/", "/closed": fmt.Sprintf("http://127.0.0.1:%d/", pod.closedPort()),
+				"/scheme": "ftp://127.0.0.1/", "/nine": "/nine", "/ten": "/ten",
+			}
+			var steps int
+			p := get(pod.web(func(w http.ResponseWriter, r *http.Request) {
+				steps++
+				limit := map[string]int{"/nine": 9, "/ten": 10}[r.URL.Path]
+				if to[r.URL.Path] == "" || limit > 0 && steps > limit {
+					w.WriteHeader(http.StatusOK)
+					return
+				}
+				http.Redirect(w, r, to[r.URL.Path], http.StatusFound)
+			}, nil), tc.path)
+			address := pod.serve(probe.Options{Table: mesh.ProbeTable{p}})
+			to["/self"] = "http://" + address + p.VirtualPath()
+			verdict, text := pod.probe(address, p.VirtualPath(), p.ID)
 			if verdict != tc.verdict || !strings.Contains(text, tc.text) {
 				t.Errorf("verdict = %s %q, want %s %q", verdict, text, tc.verdict, tc.text)
 			}
@@ -282,12 +285,13 @@ func TestTLS(t *testing.T) {
 		"none":            {nil, "failure", ""},
 	}
 	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
+		virtual.Run(t, name, func(t *testing.T) {
+			pod := newPod(t)
 			protos := make(chan string, 10)
-			_, port := httpServer(t, func(_ http.ResponseWriter, r *http.Request) { protos <- r.Proto }, tc.config)
+			port := pod.web(func(_ http.ResponseWriter, r *http.Request) { protos <- r.Proto }, tc.config)
 			p := get(port, "/")
 			p.HTTPGet.Scheme = mesh.SchemeHTTPS
-			verdict, text := kubelet{}.probe(t, serve(t, probe.Options{Table: mesh.ProbeTable{p}}), p.VirtualPath(), p.ID)
+			verdict, text := pod.probe(pod.serve(probe.Options{Table: mesh.ProbeTable{p}}), p.VirtualPath(), p.ID)
 			if verdict != tc.verdict {
 				t.Errorf("verdict = %s %q, want %s", verdict, text, tc.verdict)
 			}
@@ -301,13 +305,14 @@ func TestTLS(t *testing.T) {
 
 func TestFamilies(t *testing.T) {
 	for family, ip := range loopback {
-		t.Run(family, func(t *testing.T) {
-			app := apply(t, ip, func(c net.Conn) { _, _ = c.Write([]byte(ok)) })
+		virtual.Run(t, family, func(t *testing.T) {
+			pod := newPod(t)
+			app := pod.apply(ip, func(c net.Conn) { _, _ = c.Write([]byte(ok)) })
 			p := get(app.port, "/")
 			tcp := mesh.Probe{TimeoutSeconds: 1, TCPSocket: &mesh.TCPSocketProbe{Port: app.port}}
-			address := serve(t, probe.Options{Table: mesh.ProbeTable{p, tcp}, PodIP: netip.MustParseAddr(ip)})
+			address := pod.serve(probe.Options{Table: mesh.ProbeTable{p, tcp}, PodIP: netip.MustParseAddr(ip)})
 			for _, p := range []mesh.Probe{p, tcp} {
-				if verdict, text := (kubelet{}).probe(t, address, p.VirtualPath(), p.ID); verdict != "success" {
+				if verdict, text := pod.probe(address, p.VirtualPath(), p.ID); verdict != "success" {
 					t.Errorf("%s: verdict = %s %q", p.VirtualPath(), verdict, text)
 				}
 			}

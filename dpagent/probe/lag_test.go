@@ -2,8 +2,9 @@ package probe
 
 import (
 	"testing"
-	"testing/synctest"
 	"time"
+
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
 func TestLag(t *testing.T) {
@@ -32,14 +33,12 @@ func TestLag(t *testing.T) {
 
 func TestNoLag(t *testing.T) {
 	for name, timeout := range map[string]time.Duration{"a second": time.Second, "no timeout": 0} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				l := watchLag(timeout)
-				<-time.After(950 * time.Millisecond)
-				if lost := l.stop(); lost != 0 {
-					t.Errorf("stop() = %s in virtual time, want 0", lost)
-				}
-			})
+		virtual.Run(t, name, func(t *testing.T) {
+			l := watchLag(timeout)
+			<-time.After(950 * time.Millisecond)
+			if lost := l.stop(); lost != 0 {
+				t.Errorf("stop() = %s in virtual time, want 0", lost)
+			}
 		})
 	}
 }

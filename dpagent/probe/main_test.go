@@ -9,93 +9,111 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
-	"fmt"
 	"io"
 	"log"
-	"log/slog"
 	"math/big"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"net/netip"
-	"os"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/dpagent/probe"
-	"github.com/sonde-mesh/sonde/internal/slowtest"
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
-func TestMain(m *testing.M) {
-	if address, ok := os.LookupEnv(checkVariable); ok {
-		_, _ = fmt.Fprintln(os.Stdout, tcpCheck(address))
-		return
-	}
-	slowtest.AtOnce(6)
-	goleak.VerifyTestMain(m)
-}
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var localhost = netip.MustParseAddr("127.0.0.1")
 
 // loopback of each family.
 var loopback = map[string]string{"IPv4": "127.0.0.1", "IPv6": "::1"}
 
+// pod is a pod whose agent and applications share a network in memory. A bubble must create it.
+type pod struct {
+	t       testing.TB
+	network *virtual.Network
+}
+
+func newPod(t testing.TB) *pod { return &pod{t, virtual.NewNetwork()} }
+
+func (p *pod) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	return p.network.DialFrom(localhost.String())(ctx, network, address)
+}
+
+// connect opens a connection with a deadline of ten seconds.
+func (p *pod) connect(address string) net.Conn {
+	p.t.Helper()
+	c, err := p.dial(p.t.Context(), "tcp", address)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.t.Cleanup(func() { _ = c.Close() })
+	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+	return c
+}
+
 // serve starts a handler for the table on a port of its own, and returns its address.
-func serve(t testing.TB, o probe.Options) string {
-	t.Helper()
-	address, _ := serveUntil(context.Background(), t, o)
+func (p *pod) serve(o probe.Options) string {
+	p.t.Helper()
+	address, _ := p.serveUntil(context.Background(), o)
 	return address
 }
 
 // serveUntil does so until ctx ends; served is closed when Serve has returned.
-func serveUntil(ctx context.Context, t testing.TB, o probe.Options) (address string, served <-chan struct{}) {
-	t.Helper()
+func (p *pod) serveUntil(ctx context.Context, o probe.Options) (address string, served <-chan struct{}) {
+	p.t.Helper()
 	if !o.PodIP.IsValid() {
-		o.PodIP = netip.MustParseAddr("127.0.0.1")
+		o.PodIP = localhost
 	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
-	l := listen(t, o.PodIP.String())
-	o.Port = port(l)
+	l := p.listen(o.PodIP.String())
+	o.Port, o.Dial = port(l), p.dial
 	h, err := probe.New(o)
 	if err != nil {
-		t.Fatal(err)
+		p.t.Fatal(err)
 	}
+	return l.Addr().String(), p.run(ctx, h, l)
+}
+
+// run serves a handler until ctx or the test ends.
+func (p *pod) run(ctx context.Context, h *probe.Handler, l net.Listener) <-chan struct{} {
 	ctx, stop := context.WithCancel(ctx)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		if err := h.Serve(ctx, l); err != nil {
-			t.Errorf("Serve() error = %v", err)
+			p.t.Errorf("Serve() error = %v", err)
 		}
 	}()
-	t.Cleanup(func() {
+	p.t.Cleanup(func() {
 		stop()
 		<-done
 	})
-	return l.Addr().String(), done
+	return done
 }
 
-func listen(t testing.TB, ip string) net.Listener {
-	t.Helper()
-	l, err := net.Listen("tcp", net.JoinHostPort(ip, "0"))
+func (p *pod) listen(ip string) net.Listener {
+	p.t.Helper()
+	l, err := p.network.Listen(p.t.Context(), "tcp", net.JoinHostPort(ip, "0"))
 	if err != nil {
-		t.Fatal(err)
+		p.t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = l.Close() }) // also what keeps it: the garbage collector closes what nobody uses any more
+	p.t.Cleanup(func() { _ = l.Close() })
 	return l
 }
 
 func port(l net.Listener) int { return l.Addr().(*net.TCPAddr).Port }
 
 // closedPort returns a port on which nobody listens.
-func closedPort(t testing.TB) int32 {
-	t.Helper()
-	l := listen(t, "127.0.0.1")
+func (p *pod) closedPort() int32 {
+	p.t.Helper()
+	l := p.listen(localhost.String())
 	defer func() { _ = l.Close() }()
 	return int32(port(l))
 }
@@ -109,9 +127,9 @@ type application struct {
 }
 
 // apply starts an application that reads a request's head and then does what serve says.
-func apply(t testing.TB, ip string, serve func(net.Conn)) *application {
-	t.Helper()
-	l := listen(t, ip)
+func (p *pod) apply(ip string, serve func(net.Conn)) *application {
+	p.t.Helper()
+	l := p.listen(ip)
 	a := &application{port: int32(port(l))}
 	var running sync.WaitGroup
 	var open sync.Map
@@ -136,7 +154,7 @@ func apply(t testing.TB, ip string, serve func(net.Conn)) *application {
 			})
 		}
 	})
-	t.Cleanup(func() {
+	p.t.Cleanup(func() {
 		_ = l.Close()
 		open.Range(func(c, _ any) bool { _ = c.(net.Conn).Close(); return true })
 		running.Wait()
@@ -159,13 +177,14 @@ func (a *application) head(c net.Conn) (string, bool) {
 }
 
 // answer starts an application that answers with text, and closes.
-func answer(t testing.TB, text string) *application {
-	t.Helper()
-	return apply(t, "127.0.0.1", func(c net.Conn) { _, _ = c.Write([]byte(text)) })
+func (p *pod) answer(text string) *application {
+	p.t.Helper()
+	return p.apply(localhost.String(), func(c net.Conn) { _, _ = c.Write([]byte(text)) })
 }
 
 // requests that have come, and connections.
 func (a *application) requests() (heads []string, connections int) {
+	synctest.Wait()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return append([]string(nil), a.seen...), a.conn
@@ -173,44 +192,21 @@ func (a *application) requests() (heads []string, connections int) {
 
 // kubelet asks as the kubelet does, and judges as it does.
 type kubelet struct {
-	agent   string
-	timeout time.Duration
+	*pod
+	agent   string        // default "kube-probe/1.36"
+	timeout time.Duration // default 10s
 }
 
-// tries of a probe whose check the agent was too busy to make, as it may be on a busy machine.
-const tries = 20
-
-// probe asks until the agent was not too busy to check.
-func (k kubelet) probe(t testing.TB, address, path, id string) (verdict, text string) {
-	t.Helper()
-	for range tries {
-		if verdict, text = k.once(t, address, path, id); !strings.Contains(text, "too busy to check") {
-			break
-		}
-	}
-	return verdict, text
+func (p *pod) probe(address, path, id string) (verdict, text string) {
+	p.t.Helper()
+	return kubelet{pod: p}.probe(address, path, id)
 }
 
-// within is probe with a limit of each try. Since a try may be late on a busy machine, it is repeated then, too.
-func (k kubelet) within(t testing.TB, limit time.Duration, address, path, id string) (verdict, text string) {
-	t.Helper()
-	var took time.Duration
-	for range tries {
-		begin := time.Now()
-		verdict, text = k.once(t, address, path, id)
-		if took = time.Since(begin); took <= limit && !strings.Contains(text, "too busy to check") {
-			return verdict, text
-		}
-	}
-	t.Errorf("the last of %d verdicts came after %s, want one within %s: %s %q", tries, took, limit, verdict, text)
-	return verdict, text
-}
-
-func (k kubelet) once(t testing.TB, address, path, id string) (verdict, text string) {
-	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+path, nil)
+func (k kubelet) probe(address, path, id string) (verdict, text string) {
+	k.t.Helper()
+	r, err := http.NewRequestWithContext(k.t.Context(), http.MethodGet, "http://"+address+path, nil)
 	if err != nil {
-		t.Fatal(err)
+		k.t.Fatal(err)
 	}
 	if k.agent == "" {
 		k.agent = "kube-probe/1.36"
@@ -225,7 +221,7 @@ func (k kubelet) once(t testing.TB, address, path, id string) (verdict, text str
 	}
 	client := http.Client{
 		Timeout:   k.timeout,
-		Transport: &http.Transport{DisableKeepAlives: true, DisableCompression: true},
+		Transport: &http.Transport{DisableKeepAlives: true, DisableCompression: true, DialContext: k.dial},
 		CheckRedirect: func(r *http.Request, via []*http.Request) error {
 			if r.URL.Hostname() != via[0].URL.Hostname() {
 				return http.ErrUseLastResponse
@@ -250,20 +246,26 @@ func (k kubelet) once(t testing.TB, address, path, id string) (verdict, text str
 	return "success", string(body)
 }
 
-// httpServer starts an application of net/http.
-func httpServer(t testing.TB, h http.HandlerFunc, secure *tls.Config) (*httptest.Server, int32) {
-	t.Helper()
-	s := httptest.NewUnstartedServer(h)
-	s.Config.ErrorLog = log.New(io.Discard, "", 0)
+// web starts an application of net/http.
+func (p *pod) web(h http.HandlerFunc, secure *tls.Config) (port int32) {
+	p.t.Helper()
+	l := p.listen(localhost.String())
+	port = int32(l.Addr().(*net.TCPAddr).Port)
+	s := &http.Server{Handler: h, ErrorLog: log.New(io.Discard, "", 0)}
 	if secure != nil {
-		s.TLS = secure
-		s.EnableHTTP2 = len(secure.NextProtos) > 0 && secure.NextProtos[0] == "h2"
-		s.StartTLS()
-	} else {
-		s.Start()
+		s.TLSConfig = secure.Clone()
+		l = tls.NewListener(l, secure)
 	}
-	t.Cleanup(s.Close)
-	return s, int32(s.Listener.Addr().(*net.TCPAddr).Port)
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		_ = s.Serve(l) // it says that it was closed
+	}()
+	p.t.Cleanup(func() {
+		_ = s.Close()
+		<-served
+	})
+	return port
 }
 
 // expired is a certificate that no client would take that looked at it.

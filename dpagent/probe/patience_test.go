@@ -3,8 +3,9 @@ package probe
 import (
 	"net"
 	"testing"
-	"testing/synctest"
 	"time"
+
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
 // TestWhoHasJustComeMayAsk has more callers than there may be: who has just come has the time to ask before it makes room.
@@ -14,28 +15,26 @@ func TestWhoHasJustComeMayAsk(t *testing.T) {
 		"some time ago": {askPatience / 4, askPatience * 3 / 4},
 		"long ago":      {time.Minute, 0},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				all := newConnections(1)
-				caller := func() *conn {
-					client, server := net.Pipe()
-					t.Cleanup(func() { _ = client.Close() })
-					return all.add(server)
-				}
-				first := caller()
-				<-time.After(tc.since)
-				begin := time.Now()
-				second := caller()
-				if got := time.Since(begin); got != tc.want {
-					t.Errorf("the next one waits %s, want %s", got, tc.want)
-				}
-				select {
-				case <-first.evicted:
-				default:
-					t.Error("the first makes no room")
-				}
-				_, _ = first.Close(), second.Close()
-			})
+		virtual.Run(t, name, func(t *testing.T) {
+			all := newConnections(1)
+			caller := func() *conn {
+				client, server := net.Pipe()
+				t.Cleanup(func() { _ = client.Close() })
+				return all.add(server)
+			}
+			first := caller()
+			<-time.After(tc.since)
+			begin := time.Now()
+			second := caller()
+			if got := time.Since(begin); got != tc.want {
+				t.Errorf("the next one waits %s, want %s", got, tc.want)
+			}
+			select {
+			case <-first.evicted:
+			default:
+				t.Error("the first makes no room")
+			}
+			_, _ = first.Close(), second.Close()
 		})
 	}
 }

@@ -6,9 +6,11 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/dpagent/probe"
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
 // The application's own Location is passed on where a caller does not follow it, else another.
@@ -34,15 +36,16 @@ func TestStoppedRedirects(t *testing.T) {
 		"to another name than the caller's": {status: "302", location: "http://vm-2.example/", host: "vm-1.example:9000"},
 	}
 	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
+		virtual.Run(t, name, func(t *testing.T) {
+			pod := newPod(t)
 			head := fmt.Sprintf("HTTP/1.1 %s x\r\nSet-Cookie: SECRET\r\n", tc.status)
 			if tc.location != "" {
 				head += "Location: " + tc.location + "\r\n"
 			}
-			p := get(answer(t, head+"Content-Length: 0\r\n\r\n").port, "/")
-			r := request(t, serve(t, probe.Options{Table: mesh.ProbeTable{p}}), p)
+			p := get(pod.answer(head+"Content-Length: 0\r\n\r\n").port, "/")
+			r := pod.request(pod.serve(probe.Options{Table: mesh.ProbeTable{p}}), p)
 			r.Host = tc.host
-			response, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(r)
+			response, err := (&http.Transport{DisableKeepAlives: true, DialContext: pod.dial}).RoundTrip(r)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -63,25 +66,28 @@ func TestStoppedRedirects(t *testing.T) {
 
 // Of a body as much comes out as the kubelet reads.
 func TestStoppedRedirectBody(t *testing.T) {
-	body := strings.Repeat("0123456789", 2<<10)
-	head := fmt.Sprintf("HTTP/1.1 302 Found\r\nLocation: http://elsewhere.example/\r\nContent-Length: %d\r\n\r\n", len(body))
-	p := get(answer(t, head+body).port, "/")
-	response, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(request(t, serve(t, probe.Options{Table: mesh.ProbeTable{p}}), p))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = response.Body.Close() }()
-	got, err := io.ReadAll(response.Body)
-	if err != nil || string(got) != body[:10<<10] {
-		t.Errorf("body = %d bytes, error %v, want the first 10 KiB", len(got), err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		pod := newPod(t)
+		body := strings.Repeat("0123456789", 2<<10)
+		head := fmt.Sprintf("HTTP/1.1 302 Found\r\nLocation: http://elsewhere.example/\r\nContent-Length: %d\r\n\r\n", len(body))
+		p := get(pod.answer(head+body).port, "/")
+		response, err := (&http.Transport{DisableKeepAlives: true, DialContext: pod.dial}).RoundTrip(pod.request(pod.serve(probe.Options{Table: mesh.ProbeTable{p}}), p))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = response.Body.Close() }()
+		got, err := io.ReadAll(response.Body)
+		if err != nil || string(got) != body[:10<<10] {
+			t.Errorf("body = %d bytes, error %v, want the first 10 KiB", len(got), err)
+		}
+	})
 }
 
-func request(t *testing.T, address string, p mesh.Probe) *http.Request {
-	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+p.VirtualPath(), nil)
+func (p *pod) request(address string, of mesh.Probe) *http.Request {
+	p.t.Helper()
+	r, err := http.NewRequestWithContext(p.t.Context(), http.MethodGet, "http://"+address+of.VirtualPath(), nil)
 	if err != nil {
-		t.Fatal(err)
+		p.t.Fatal(err)
 	}
 	return r
 }

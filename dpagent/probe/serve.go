@@ -50,7 +50,7 @@ type Port struct {
 func (h *Handler) Serve(ctx context.Context, listeners ...net.Listener) error {
 	working, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
-	s := newServers(working, h, headerBytes+h.longestPath(), h.askService)
+	s := newServers(working, h, headerBytes+h.longestPath(), h.o.Connections, h.askService)
 	s.serve(listeners, func(l net.Listener) *entry { return h.byPort[portOf(l.Addr())] })
 	if err := h.waitForEnd(ctx, s.ended); err != nil { // a listener failed
 		stop()

@@ -30,8 +30,8 @@ type servers struct {
 	ended       chan error // one for each listener
 }
 
-func newServers(base context.Context, handler http.Handler, maxHead int, answer answerer) *servers {
-	s := &servers{connections: newConnections(maxConnections)}
+func newServers(base context.Context, handler http.Handler, maxHead, connections int, answer answerer) *servers {
+	s := &servers{connections: newConnections(connections)}
 	s.http = s.server(base, handler, maxHead)
 	s.grpc = s.server(base, http.HandlerFunc(answer.serveGRPC), grpcHead)
 	s.grpc.Protocols = new(http.Protocols)

@@ -70,7 +70,7 @@ func (h *Handler) entryOf(t Target) *entry {
 
 // ask makes one check, without a timeout.
 func (t *Target) ask(ctx context.Context, e *entry, userAgent, query string) result {
-	dial := dialPod(newDialer(plainClose), e.h.Address(), t.behind)
+	dial := dialPod(e.h.o.Dial.or(plainClose), e.h.Address(), t.behind)
 	a := &httpProber{
 		template: templateOf(t.url(query), nil),
 		client:   http.Client{Transport: newProbeTransport(dial), CheckRedirect: checkRedirect},

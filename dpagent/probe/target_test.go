@@ -2,38 +2,37 @@ package probe_test
 
 import (
 	"bufio"
+	"errors"
 	"io"
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/dpagent/probe"
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
 // serveTarget serves one target at a path, and returns a function that sends a request.
-func serveTarget(t testing.TB, podIP, path string, target probe.Target) func(request string) (status int, body string) {
-	t.Helper()
-	address := serve(t, probe.Options{PodIP: netip.MustParseAddr(podIP), Target: only(path, target)})
+func (p *pod) serveTarget(podIP, path string, target probe.Target) func(request string) (status int, body string) {
+	p.t.Helper()
+	address := p.serve(probe.Options{PodIP: netip.MustParseAddr(podIP), Target: only(path, target)})
 	return func(request string) (int, string) {
-		t.Helper()
-		c, err := net.Dial("tcp", address)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = c.Close() }()
-		_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+		p.t.Helper()
+		c := p.connect(address)
 		if _, err := io.WriteString(c, request); err != nil {
-			t.Fatal(err)
+			p.t.Fatal(err)
 		}
 		answer, err := http.ReadResponse(bufio.NewReader(c), nil)
 		if err != nil {
-			t.Fatal(err)
+			p.t.Fatal(err)
 		}
 		defer func() { _ = answer.Body.Close() }()
 		body, err := io.ReadAll(answer.Body)
@@ -73,11 +72,12 @@ func TestTargets(t *testing.T) {
 		"a query with a path": {"127.0.0.1", "/m", "/x?/..//@h", "/m?/..//@h"},
 	}
 	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			app := apply(t, tc.ip, func(c net.Conn) { _, _ = io.WriteString(c, ok) })
+		virtual.Run(t, name, func(t *testing.T) {
+			pod := newPod(t)
+			app := pod.apply(tc.ip, func(c net.Conn) { _, _ = io.WriteString(c, ok) })
 			host := net.JoinHostPort(tc.ip, "8080")
 			path, _, _ := strings.Cut(tc.request, "?")
-			ask := serveTarget(t, tc.ip, path, probe.Target{Asked: at(tc.ip, 8080), Application: at(tc.ip, app.port), Path: tc.path})
+			ask := pod.serveTarget(tc.ip, path, probe.Target{Asked: at(tc.ip, 8080), Application: at(tc.ip, app.port), Path: tc.path})
 			status, body := ask("GET " + tc.request + " HTTP/1.1\r\nHost: elsewhere\r\nUser-Agent: kube-probe/1.36\r\nCookie: a=b\r\n" +
 				"X-Original-URL: /admin\r\n\r\n")
 			if status != http.StatusOK || body != "success\n" {
@@ -94,40 +94,44 @@ func TestTargets(t *testing.T) {
 
 // TestTargetsBesideATable has paths of both: those of the table come first.
 func TestTargetsBesideATable(t *testing.T) {
-	table, written := answer(t, ok), answer(t, ok)
-	p := get(table.port, "/live")
-	target := probe.Target{Asked: at("127.0.0.1", 8080), Application: at("127.0.0.1", written.port), Path: "/written"}
-	address := serve(t, probe.Options{Table: mesh.ProbeTable{p}, Target: func(path string) (probe.Target, bool) {
-		return target, path == "/x" || path == p.VirtualPath()
-	}})
-	for path, want := range map[string]string{p.VirtualPath(): "success", "/x": "success", "/y": "failure"} {
-		if verdict, text := (kubelet{}).probe(t, address, path, ""); verdict != want {
-			t.Errorf("%s: %s %q, want %s", path, verdict, text, want)
+	synctest.Test(t, func(t *testing.T) {
+		pod := newPod(t)
+		table, written := pod.answer(ok), pod.answer(ok)
+		p := get(table.port, "/live")
+		target := probe.Target{Asked: at("127.0.0.1", 8080), Application: at("127.0.0.1", written.port), Path: "/written"}
+		address := pod.serve(probe.Options{Table: mesh.ProbeTable{p}, Target: func(path string) (probe.Target, bool) {
+			return target, path == "/x" || path == p.VirtualPath()
+		}})
+		for path, want := range map[string]string{p.VirtualPath(): "success", "/x": "success", "/y": "failure"} {
+			if verdict, text := pod.probe(address, path, ""); verdict != want {
+				t.Errorf("%s: %s %q, want %s", path, verdict, text, want)
+			}
 		}
-	}
-	for _, app := range []*application{table, written} {
-		if heads, _ := app.requests(); len(heads) != 1 {
-			t.Errorf("an application got %q, want one request", heads)
+		for _, app := range []*application{table, written} {
+			if heads, _ := app.requests(); len(heads) != 1 {
+				t.Errorf("an application got %q, want one request", heads)
+			}
 		}
-	}
+	})
 }
 
 func TestRequestsWithoutATarget(t *testing.T) {
-	app := apply(t, "127.0.0.1", func(c net.Conn) { _, _ = io.WriteString(c, ok) })
-	ask := serveTarget(t, "127.0.0.1", "/8080/metrics", probe.Target{Asked: at("127.0.0.1", 8080), Application: at("127.0.0.1", app.port), Path: "/metrics"})
-	for _, line := range []string{
-		"POST /8080/metrics", "HEAD /8080/metrics", "GET /", "GET /metrics", "GET /8080/metrics/", "GET /8080/metricsx", "GET /x/../8080/metrics",
-		"GET //8080/metrics", "GET /8080/metric%73", "GET /8080/metrics;x", "GET http://a/8080/metrics", "OPTIONS *",
-	} {
-		t.Run(line, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pod := newPod(t)
+		app := pod.answer(ok)
+		ask := pod.serveTarget("127.0.0.1", "/8080/metrics", probe.Target{Asked: at("127.0.0.1", 8080), Application: at("127.0.0.1", app.port), Path: "/metrics"})
+		for _, line := range []string{
+			"POST /8080/metrics", "HEAD /8080/metrics", "GET /", "GET /metrics", "GET /8080/metrics/", "GET /8080/metricsx", "GET /x/../8080/metrics",
+			"GET //8080/metrics", "GET /8080/metric%73", "GET /8080/metrics;x", "GET http://a/8080/metrics", "OPTIONS *",
+		} {
 			if status, body := ask(line + " HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"); status != http.StatusNotFound {
-				t.Errorf("answer %d %q, want 404", status, body)
+				t.Errorf("%s: answer %d %q, want 404", line, status, body)
 			}
-		})
-	}
-	if got, _ := app.requests(); len(got) > 0 {
-		t.Errorf("the application got %q", got)
-	}
+		}
+		if got, _ := app.requests(); len(got) > 0 {
+			t.Errorf("the application got %q", got)
+		}
+	})
 }
 
 // TestTargetThatAnswersLate is asked for as long as the caller waits, also where it changes the protocol.
@@ -138,29 +142,26 @@ func TestTargetThatAnswersLate(t *testing.T) {
 		"101":     "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n",
 	}
 	for name, answer := range tests {
-		t.Run(name, func(t *testing.T) {
-			left := make(chan error, 1)
-			app := apply(t, "127.0.0.1", func(c net.Conn) {
+		virtual.Run(t, name, func(t *testing.T) {
+			pod, left := newPod(t), make(chan error, 1)
+			app := pod.apply(localhost.String(), func(c net.Conn) {
 				_, _ = io.WriteString(c, answer)
-				_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
 				_, err := c.Read(make([]byte, 1))
 				left <- err
 			})
-			address := serve(t, probe.Options{Target: only("/", probe.Target{Asked: at("127.0.0.1", 8080), Application: at("127.0.0.1", app.port), Path: "/"})})
-			c, err := net.Dial("tcp", address)
-			if err != nil {
-				t.Fatal(err)
-			}
+			c := pod.connect(pod.serve(probe.Options{Target: only("/", probe.Target{Asked: at("127.0.0.1", 8080), Application: at("127.0.0.1", app.port), Path: "/"})}))
 			if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
 				t.Fatal(err)
 			}
-			eventually(t, func() bool { got, _ := app.requests(); return len(got) == 1 })
-			_ = c.SetReadDeadline(time.Now().Add(300 * time.Millisecond))
-			if n, err := c.Read(make([]byte, 1)); n > 0 || !strings.Contains(err.Error(), "timeout") {
+			_ = c.SetReadDeadline(time.Now().Add(time.Hour))
+			if n, err := c.Read(make([]byte, 1)); n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
 				t.Fatalf("read %d bytes, %v, want none yet", n, err)
 			}
+			if got, _ := app.requests(); len(got) != 1 || len(left) > 0 {
+				t.Errorf("the application received %q, and %d connections ended, want one request that waits", got, len(left))
+			}
 			_ = c.Close()
-			if err := <-left; err == nil || strings.Contains(err.Error(), "timeout") {
+			if err := <-left; !errors.Is(err, io.EOF) {
 				t.Errorf("the application's connection: %v, want its end", err)
 			}
 		})

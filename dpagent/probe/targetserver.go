@@ -20,6 +20,7 @@ const longestCall = time.Hour
 // long as a caller waits.
 type TargetServer struct {
 	target  Target
+	dial    Dial
 	metrics entryMetrics
 	servers *servers
 	stop    context.CancelFunc
@@ -27,14 +28,14 @@ type TargetServer struct {
 }
 
 // NewTargetServer returns a server. Close has to be called.
-func NewTargetServer(t Target, r prometheus.Registerer) (*TargetServer, error) {
+func NewTargetServer(t Target, dial Dial, r prometheus.Registerer) (*TargetServer, error) {
 	all, err := newMetrics(r)
 	if err != nil {
 		return nil, err
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	s := &TargetServer{target: t, metrics: all.of(mesh.Probe{GRPC: &mesh.GRPCProbe{}}), stop: stop}
-	s.servers = newServers(ctx, http.NotFoundHandler(), 0, s.answer)
+	s := &TargetServer{target: t, dial: dial.or(plainClose), metrics: all.of(mesh.Probe{GRPC: &mesh.GRPCProbe{}}), stop: stop}
+	s.servers = newServers(ctx, http.NotFoundHandler(), 0, MaxConnections, s.answer)
 	return s, nil
 }
 
@@ -68,9 +69,8 @@ func callTimeout(r *http.Request) time.Duration {
 func (s *TargetServer) answer(r *http.Request, service string) result {
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
-	dialer := newDialer(plainClose)
 	a := &grpcProber{address: s.target.Asked.String(), service: service, timeout: callTimeout(r), dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
-		return dialer.DialContext(ctx, network, s.target.Application.String())
+		return s.dial(ctx, network, s.target.Application.String())
 	}}
 	began := time.Now()
 	asked := make(chan result, 1)

@@ -3,7 +3,6 @@ package probe
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/netip"
 	"time"
 
@@ -15,20 +14,20 @@ import (
 // tcpProber opens a connection and closes it with a reset, so that nothing is left in TIME_WAIT.
 // Source: kubernetes pkg/probe/tcp/tcp.go.
 type tcpProber struct {
-	dialer  *net.Dialer
+	dial    Dial
 	address string
+	timeout time.Duration
 }
 
 // NewTCPCheck returns a function that asks whether a server accepts connections at an address, as a TCP probe does, and counts the
 // verdicts. An error is about the application, unless it is ErrLate, or IsAgentFault says so.
-func NewTCPCheck(address netip.AddrPort, timeout time.Duration, r prometheus.Registerer) (func(context.Context) error, error) {
+func NewTCPCheck(address netip.AddrPort, timeout time.Duration, dial Dial, r prometheus.Registerer) (func(context.Context) error, error) {
 	all, err := newMetrics(r)
 	if err != nil {
 		return nil, err
 	}
 	metrics := all.of(mesh.Probe{TCPSocket: &mesh.TCPSocketProbe{}})
-	a := &tcpProber{dialer: newDialer(resetClose), address: address.String()}
-	a.dialer.Timeout = timeout
+	a := &tcpProber{dial: dial.or(resetClose), address: address.String(), timeout: timeout}
 	return func(ctx context.Context) error {
 		var err error
 		is, took := checkOnce(timeout, func() result {
@@ -45,10 +44,8 @@ func NewTCPCheck(address netip.AddrPort, timeout time.Duration, r prometheus.Reg
 	}, nil
 }
 
-func newTCPProber(podIP netip.Addr, t *mesh.TCPSocketProbe, timeout time.Duration) *tcpProber {
-	dialer := newDialer(resetClose)
-	dialer.Timeout = timeout
-	return &tcpProber{dialer: dialer, address: hostPort(podIP, t.Port)}
+func newTCPProber(podIP netip.Addr, t *mesh.TCPSocketProbe, timeout time.Duration, dial Dial) *tcpProber {
+	return &tcpProber{dial: dial.or(resetClose), address: hostPort(podIP, t.Port), timeout: timeout}
 }
 
 func (a *tcpProber) probe(ctx context.Context, _ string) result {
@@ -64,7 +61,9 @@ func judgeTCP(err error) result {
 }
 
 func (a *tcpProber) connect(ctx context.Context) error {
-	conn, err := a.dialer.DialContext(ctx, "tcp", a.address)
+	ctx, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	conn, err := a.dial(ctx, "tcp", a.address)
 	if err != nil {
 		return err
 	}

@@ -4,9 +4,10 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"os"
+	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
@@ -17,59 +18,27 @@ import (
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/dpagent/probe"
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
 func TestTCP(t *testing.T) {
-	closed := closedPort(t)
-	l := listen(t, "127.0.0.1") // never accepts, which does not matter
-	t.Cleanup(func() { _ = l.Close() })
-	tests := map[string]struct {
-		port          int32
-		verdict, text string
+	open := func(p *pod) int32 { return int32(port(p.listen(localhost.String()))) } // it never accepts a connection, which does not matter
+	for name, tc := range map[string]struct {
+		port          func(*pod) int32
+		verdict, text string // PORT is the port
 	}{
-		"open":   {int32(port(l)), "success", "success\n"},
-		"closed": {closed, "failure", fmt.Sprintf("503 Service Unavailable\ndial tcp 127.0.0.1:%d: connect: connection refused\n", closed)},
-	}
-	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			p := mesh.Probe{TimeoutSeconds: 1, TCPSocket: &mesh.TCPSocketProbe{Port: tc.port}}
-			address := serve(t, probe.Options{Table: mesh.ProbeTable{p}})
-			if verdict, text := (kubelet{}).probe(t, address, p.VirtualPath(), ""); verdict != tc.verdict || text != tc.text {
-				t.Errorf("verdict = %s %q, want %s %q", verdict, text, tc.verdict, tc.text)
+		"open":   {open, "success", "success\n"},
+		"closed": {(*pod).closedPort, "failure", "503 Service Unavailable\ndial tcp 127.0.0.1:PORT: connect: connection refused\n"},
+	} {
+		virtual.Run(t, name, func(t *testing.T) {
+			pod := newPod(t)
+			p := mesh.Probe{TimeoutSeconds: 1, TCPSocket: &mesh.TCPSocketProbe{Port: tc.port(pod)}}
+			want := strings.Replace(tc.text, "PORT", strconv.Itoa(int(p.Port())), 1)
+			if verdict, text := pod.probe(pod.serve(probe.Options{Table: mesh.ProbeTable{p}}), p.VirtualPath(), ""); verdict != tc.verdict || text != want {
+				t.Errorf("verdict = %s %q, want %s %q", verdict, text, tc.verdict, want)
 			}
 		})
 	}
-}
-
-// A check leaves no connection behind, on either side, in any state.
-func TestTCPLeavesNothing(t *testing.T) {
-	app := apply(t, "127.0.0.1", func(net.Conn) {})
-	p := mesh.Probe{TimeoutSeconds: 1, TCPSocket: &mesh.TCPSocketProbe{Port: app.port}}
-	address := serve(t, probe.Options{Table: mesh.ProbeTable{p}})
-	const checks = 8
-	for range checks {
-		if verdict, text := (kubelet{}).probe(t, address, p.VirtualPath(), ""); verdict != "success" {
-			t.Fatalf("verdict = %s %q", verdict, text)
-		}
-	}
-	eventually(t, func() bool { _, n := app.requests(); return n == checks })
-	eventually(t, func() bool { return len(sockets(t, app.port)) == 1 })
-}
-
-// sockets returns the lines of the kernel's table that have 127.0.0.1 and the port.
-func sockets(t testing.TB, port int32) []string {
-	t.Helper()
-	table, err := os.ReadFile("/proc/self/net/tcp")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var found []string
-	for line := range strings.Lines(string(table)) {
-		if strings.Contains(line, fmt.Sprintf("0100007F:%04X ", port)) {
-			found = append(found, line)
-		}
-	}
-	return found
 }
 
 // healthServer answers Check with what its function says.
@@ -82,16 +51,23 @@ func (s healthServer) Check(ctx context.Context, r *healthpb.HealthCheckRequest)
 	return s.check(ctx, r)
 }
 
-func serveGRPC(t testing.TB, l net.Listener, register func(*grpc.Server)) {
-	t.Helper()
+// serveGRPC starts an application, and returns its port.
+func (p *pod) serveGRPC(register func(*grpc.Server)) int32 {
+	p.t.Helper()
+	l := p.listen(localhost.String())
+	p.serveGRPCAt(l, register)
+	return int32(port(l))
+}
+
+func (p *pod) serveGRPCAt(l net.Listener, register func(*grpc.Server)) {
 	s := grpc.NewServer()
 	register(s)
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(l) }()
-	t.Cleanup(func() {
+	p.t.Cleanup(func() {
 		s.Stop()
 		if err := <-served; err != nil {
-			t.Error(err)
+			p.t.Error(err)
 		}
 	})
 }
@@ -126,11 +102,10 @@ func TestGRPC(t *testing.T) {
 		"hangs":           {hangs, "failure", "timeout: health rpc did not complete within 1s"},
 	}
 	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			l := listen(t, "127.0.0.1")
-			serveGRPC(t, l, tc.register)
-			p := mesh.Probe{TimeoutSeconds: 1, GRPC: &mesh.GRPCProbe{Port: int32(port(l))}}
-			verdict, text := kubelet{}.probe(t, serve(t, probe.Options{Table: mesh.ProbeTable{p}}), p.VirtualPath(), "")
+		virtual.Run(t, name, func(t *testing.T) {
+			pod := newPod(t)
+			p := mesh.Probe{TimeoutSeconds: 1, GRPC: &mesh.GRPCProbe{Port: pod.serveGRPC(tc.register)}}
+			verdict, text := pod.probe(pod.serve(probe.Options{Table: mesh.ProbeTable{p}}), p.VirtualPath(), "")
 			if verdict != tc.verdict || !strings.Contains(text, tc.text) || strings.Contains(text, "SECRET") {
 				t.Errorf("verdict = %s %q, want %s %q", verdict, text, tc.verdict, tc.text)
 			}
@@ -139,16 +114,17 @@ func TestGRPC(t *testing.T) {
 }
 
 func TestGRPCWithoutServer(t *testing.T) {
-	http1 := answer(t, "HTTP/1.1 400 Bad Request\r\n\r\n")
-	for name, port := range map[string]int32{"refused": closedPort(t), "HTTP/1.1": http1.port} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			p := mesh.Probe{TimeoutSeconds: 1, GRPC: &mesh.GRPCProbe{Port: port}}
-			begin := time.Now()
-			verdict, text := kubelet{}.probe(t, serve(t, probe.Options{Table: mesh.ProbeTable{p}}), p.VirtualPath(), "")
-			want := fmt.Sprintf("503 Service Unavailable\ntimeout: failed to connect service 127.0.0.1:%d within 1s: context deadline exceeded\n", port)
-			if took := time.Since(begin); verdict != "failure" || text != want || took < time.Second {
-				t.Errorf("verdict after %s = %s %q, want failure %q after at least 1s", took, verdict, text, want)
+	for name, port := range map[string]func(*pod) int32{
+		"refused": (*pod).closedPort, "HTTP/1.1": func(p *pod) int32 { return p.answer("HTTP/1.1 400 Bad Request\r\n\r\n").port },
+	} {
+		virtual.Run(t, name, func(t *testing.T) {
+			pod := newPod(t)
+			p := mesh.Probe{TimeoutSeconds: 1, GRPC: &mesh.GRPCProbe{Port: port(pod)}}
+			address, began := pod.serve(probe.Options{Table: mesh.ProbeTable{p}}), time.Now()
+			verdict, text := pod.probe(address, p.VirtualPath(), "")
+			want := fmt.Sprintf("503 Service Unavailable\ntimeout: failed to connect service 127.0.0.1:%d within 1s: context deadline exceeded\n", p.Port())
+			if took := time.Since(began); verdict != "failure" || text != want || took != time.Second {
+				t.Errorf("verdict after %s = %s %q, want failure %q after 1s", took, verdict, text, want)
 			}
 		})
 	}
@@ -157,10 +133,10 @@ func TestGRPCWithoutServer(t *testing.T) {
 // The application sees whom the kubelet would have asked, as whom, and for what.
 func TestGRPCRequest(t *testing.T) {
 	for _, service := range []string{"", "liveness", "a/b c?ü#%"} {
-		t.Run(service, func(t *testing.T) {
-			l := listen(t, "127.0.0.1")
+		virtual.Run(t, service, func(t *testing.T) {
+			pod := newPod(t)
 			var got string
-			serveGRPC(t, l, func(s *grpc.Server) {
+			port := pod.serveGRPC(func(s *grpc.Server) {
 				healthpb.RegisterHealthServer(s, healthServer{check: func(ctx context.Context, r *healthpb.HealthCheckRequest) (*healthpb.HealthCheckResponse, error) {
 					md, _ := metadata.FromIncomingContext(ctx)
 					agent, _, _ := strings.Cut(md.Get("user-agent")[0], " ")
@@ -168,9 +144,9 @@ func TestGRPCRequest(t *testing.T) {
 					return &healthpb.HealthCheckResponse{Status: healthpb.HealthCheckResponse_SERVING}, nil
 				}})
 			})
-			p := mesh.Probe{TimeoutSeconds: 1, GRPC: &mesh.GRPCProbe{Port: int32(port(l)), Service: service}}
-			verdict, text := kubelet{}.probe(t, serve(t, probe.Options{Table: mesh.ProbeTable{p}}), p.VirtualPath(), "")
-			if want := fmt.Sprint(service, []string{l.Addr().String()}, "kube-probe/1.36"); verdict != "success" || got != want {
+			p := mesh.Probe{TimeoutSeconds: 1, GRPC: &mesh.GRPCProbe{Port: port, Service: service}}
+			verdict, text := pod.probe(pod.serve(probe.Options{Table: mesh.ProbeTable{p}}), p.VirtualPath(), "")
+			if want := fmt.Sprint(service, []string{fmt.Sprintf("127.0.0.1:%d", port)}, "kube-probe/1.36"); verdict != "success" || got != want {
 				t.Errorf("verdict = %s %q after %q, want %q", verdict, text, got, want)
 			}
 		})
@@ -179,27 +155,24 @@ func TestGRPCRequest(t *testing.T) {
 
 // A server that listens late, but in time, passes.
 func TestGRPCServerIsLate(t *testing.T) {
-	late := closedPort(t)
-	p := mesh.Probe{TimeoutSeconds: 5, GRPC: &mesh.GRPCProbe{Port: late}}
-	handler := serve(t, probe.Options{Table: mesh.ProbeTable{p}})
-	listening := make(chan net.Listener, 1)
-	timer := time.AfterFunc(300*time.Millisecond, func() {
-		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", late))
+	synctest.Test(t, func(t *testing.T) {
+		pod := newPod(t)
+		l := pod.listen(localhost.String())
+		p := mesh.Probe{TimeoutSeconds: 5, GRPC: &mesh.GRPCProbe{Port: int32(port(l))}}
+		_ = l.Close()
+		handler, verdicts := pod.serve(probe.Options{Table: mesh.ProbeTable{p}}), make(chan string, 1)
+		go func() {
+			verdict, _ := pod.probe(handler, p.VirtualPath(), "")
+			verdicts <- verdict
+		}()
+		<-time.After(300 * time.Millisecond)
+		late, err := pod.network.Listen(t.Context(), "tcp", l.Addr().String())
 		if err != nil {
-			t.Error(err)
+			t.Fatal(err)
 		}
-		listening <- l
+		pod.serveGRPCAt(late, says(healthpb.HealthCheckResponse_SERVING, nil))
+		if verdict := <-verdicts; verdict != "success" {
+			t.Errorf("verdict = %s", verdict)
+		}
 	})
-	defer timer.Stop()
-	verdicts := make(chan string, 1)
-	go func() {
-		verdict, _ := kubelet{}.probe(t, handler, p.VirtualPath(), "")
-		verdicts <- verdict
-	}()
-	if l := <-listening; l != nil {
-		serveGRPC(t, l, says(healthpb.HealthCheckResponse_SERVING, nil))
-	}
-	if verdict := <-verdicts; verdict != "success" {
-		t.Errorf("verdict = %s", verdict)
-	}
 }

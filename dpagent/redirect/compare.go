@@ -115,7 +115,7 @@ func textOf(exprs []expr.Any) string {
 				o.User = int(binaryutil.NativeEndian.Uint32(e.Data))
 			} else if len(e.Data) == 2 {
 				port := int(binaryutil.BigEndian.Uint16(e.Data))
-				o.ExcludeInboundPorts, probe = []int{port}, TCPProbe{Port: port, Target: port}
+				o.ExcludeInboundPorts, o.GuardedPort, probe = []int{port}, port, TCPProbe{Port: port, Target: port}
 			}
 		case *expr.Immediate:
 			if len(e.Data) == 2 {

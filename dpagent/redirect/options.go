@@ -20,7 +20,7 @@ const (
 	IPv6      Families = "ipv6"
 )
 
-// Options say what is redirected. There are no defaults: the zero value of each field but the lists, MetricsPort and OutboundOnly is an error.
+// Options say what is redirected. There are no defaults: the zero value of each field but the lists, MetricsPort, GuardedPort and OutboundOnly is an error.
 type Options struct {
 	// OutboundPort is the port of Envoy's outbound capture listeners.
 	OutboundPort int
@@ -36,6 +36,9 @@ type Options struct {
 	MetricsPort int
 	// ExcludeOutboundPorts are ports of other hosts to which connections are not redirected.
 	ExcludeOutboundPorts []int
+	// GuardedPort is the port at which the agent answers guarded liveness probes: connections to it wait while nothing listens there, instead of being
+	// refused. It is one of ExcludeInboundPorts. Default 0: none.
+	GuardedPort int
 	// TCPProbes are ports that are redirected to the application instead of Envoy, for connections without payload.
 	TCPProbes []TCPProbe
 	// Families are the IP families to redirect. Connections of the other one reach applications without Envoy.
@@ -71,6 +74,9 @@ func (o *Options) Validate() error {
 	}
 	if !slices.Contains([]Families{DualStack, IPv4, IPv6}, o.Families) {
 		bad("Families", o.Families, "must be dualstack, ipv4 or ipv6")
+	}
+	if o.GuardedPort != 0 && (o.OutboundOnly || !slices.Contains(o.ExcludeInboundPorts, o.GuardedPort)) {
+		bad("GuardedPort", o.GuardedPort, "must be one of the excluded inbound ports, or 0 for none")
 	}
 	return errors.Join(append(append(errs, o.validateMetricsPort()), o.validateTCPProbes()...)...)
 }

@@ -34,6 +34,9 @@ func TestValidate(t *testing.T) {
 		"metrics, a TCP probe": {func(o *Options) { o.MetricsPort, o.TCPProbes = 5670, []TCPProbe{{5670, 80}, {9001, 5670}} }, []string{
 			`TCPProbes: "5670:80": must not have the port for Prometheus`, `TCPProbes: "9001:5670": must not have`,
 		}},
+		"guarded":                            {func(o *Options) { o.GuardedPort = 9000 }, nil},
+		"guarded, redirected":                {func(o *Options) { o.GuardedPort = 9001 }, []string{`GuardedPort: "9001": must be one of the excluded inbound ports`}},
+		"guarded, without inbound":           {func(o *Options) { o.GuardedPort, o.OutboundOnly = 9000, true }, []string{`GuardedPort: "9000": must be one of`}},
 		"root":                               {func(o *Options) { o.User = 0 }, []string{`User: "0": must be the id`}},
 		"nobody's id":                        {func(o *Options) { o.User = 4294967295 }, []string{`User: "4294967295": must be the id`}},
 		"other families":                     {func(o *Options) { o.Families = "ipv5" }, []string{`Families: "ipv5": must be dualstack, ipv4 or ipv6`}},

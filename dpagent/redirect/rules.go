@@ -88,7 +88,7 @@ func newTable(o *Options) []chain {
 			rules: append(prerouting, newRule(verdict(expr.VerdictJump, chainInbound))),
 		},
 		outputChain,
-	}, probeFilters(o)...)
+	}, append(probeFilters(o), guardedFilter(o)...)...)
 }
 
 // otherFamilies returns the rule that leaves connections of other families alone, if there are any.

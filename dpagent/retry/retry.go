@@ -37,18 +37,6 @@ func (b *Backoff) Next() time.Duration {
 // Reset starts again with Min.
 func (b *Backoff) Reset() { b.next = 0 }
 
-// Wait returns after d, or with the error of ctx if that ends first.
-func Wait(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
 // Reporter logs repeated failures: each new text, and the same text once a minute. It is not safe for concurrent use.
 type Reporter struct {
 	Logger *slog.Logger

@@ -2,7 +2,6 @@ package retry_test
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"log/slog"
 	"strings"
@@ -26,19 +25,6 @@ func TestBackoffGrowsToItsLimit(t *testing.T) {
 	}
 }
 
-func TestWaitEndsWithContext(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		if err := retry.Wait(ctx, 999*time.Millisecond); err != nil {
-			t.Errorf("Wait() error = %v, want nil", err)
-		}
-		if err := retry.Wait(ctx, time.Hour); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("Wait() error = %v, want that of the context", err)
-		}
-	})
-}
-
 func TestReporterRepeatsItselfOnceAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
@@ -46,9 +32,7 @@ func TestReporterRepeatsItselfOnceAMinute(t *testing.T) {
 		fail := func(text string) { r.Failed(t.Context(), slog.LevelWarn, "try", errors.New(text)) }
 		for range 130 { // 2 minutes and 10 s
 			fail("away")
-			if err := retry.Wait(t.Context(), time.Second); err != nil {
-				t.Fatal(err)
-			}
+			time.Sleep(time.Second)
 		}
 		if n := strings.Count(out.String(), "err=away"); n != 3 {
 			t.Errorf("the same failure was logged %d times in 2 minutes, want 3", n)

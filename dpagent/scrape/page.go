@@ -5,7 +5,6 @@ package scrape
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"sync"
@@ -30,6 +29,7 @@ var format = expfmt.NewFormat(expfmt.TypeTextPlain)
 type Page struct {
 	own     *prometheus.Registry
 	envoy   Statistics
+	turns   *turns
 	missed  prometheus.Counter
 	dropped prometheus.Counter
 
@@ -46,7 +46,7 @@ type Statistics interface {
 // NewPage returns a page of the metrics that own has, and registers there what scrapes count.
 func NewPage(own *prometheus.Registry, envoy Statistics) *Page {
 	p := &Page{
-		own: own, envoy: envoy,
+		own: own, envoy: envoy, turns: newTurns(),
 		missed: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "sonde_dpagent_envoy_scrapes_failed_total",
 			Help: "Scrapes that got the agent's metrics alone, or were cut, since Envoy does not run or has not given its statistics.",
@@ -66,20 +66,10 @@ func NewPage(own *prometheus.Registry, envoy Statistics) *Page {
 	return p
 }
 
-// Local returns a handler for programs of this host, with all of Envoy's statistics.
+// Local returns a handler for programs of this host, with all of Envoy's statistics. It shares the turns of Servers.
 func (p *Page) Local() http.Handler {
-	slots := make(chan struct{}, maxScrapes)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		select {
-		case slots <- struct{}{}:
-			defer func() { <-slots }()
-		default:
-			http.Error(w, fmt.Sprintf("%d scrapes are under way, which is the limit", maxScrapes), http.StatusServiceUnavailable)
-			return
-		}
-		ctx, cancel := context.WithTimeout(r.Context(), scrapeTimeout)
-		defer cancel()
-		if p.write(ctx, w, nil) == resultCut {
+		if p.scrape(w, r, nil, false) == resultCut {
 			panic(http.ErrAbortHandler)
 		}
 	})

@@ -8,10 +8,13 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sonde-mesh/sonde/dpagent/scrape"
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
 // statistics writes in the place of Envoy.
@@ -54,8 +57,25 @@ func endless(text string) statistics {
 	}
 }
 
+// hangs writes text, and then waits for the end of the scrape.
+func hangs(text string) statistics {
+	return func(ctx context.Context, w io.Writer) error {
+		if _, err := io.WriteString(w, text); err != nil {
+			return err
+		}
+		<-ctx.Done()
+		return ctx.Err()
+	}
+}
+
 // success is the last metric of a page.
 const success = "sonde_dpagent_envoy_scrape_success"
+
+// scrapeTimeout bounds the response of Envoy.
+const scrapeTimeout = 5 * time.Second
+
+// answerTimeout bounds the time in which a client reads its page.
+const answerTimeout = scrapeTimeout + time.Second
 
 const failedScrapes = "sonde_dpagent_envoy_scrapes_failed_total"
 
@@ -67,43 +87,30 @@ func TestScrape(t *testing.T) {
 		want     []string // in this order
 		isBroken bool     // the caller sees that this is not all
 		failed   bool     // the next scrape says so
+		took     time.Duration
 	}{
-		"both":               {envoy: says("envoy_a 1\n", nil), want: []string{"own 1\n", "envoy_a 1\n", success + " 1\n"}},
-		"no end of a line":   {envoy: says("envoy_a 1", nil), want: []string{"own 1\n", "envoy_a 1\n", success + " 1\n"}},
-		"much":               {envoy: says(huge, nil), want: []string{"own 1\n", huge, success + " 1\n"}},
-		"Envoy does not run": {envoy: says("", gone), want: []string{"own 1\n", success + " 0\n"}, failed: true},
-		"Envoy hangs": {envoy: func(ctx context.Context, _ io.Writer) error {
-			<-ctx.Done()
-			return ctx.Err()
-		}, want: []string{"own 1\n", success + " 0\n"}, failed: true},
-		"Envoy ends at once": {envoy: says("envoy_a 1\nenvoy_", gone), want: []string{"own 1\n", success + " 0\n"}, failed: true},
-		"Envoy ends":         {envoy: says(huge+"envoy_", gone), isBroken: true, failed: true},
-		"Envoy does not end": {envoy: endless("envoy_a{b=\"" + strings.Repeat("x", 1000) + "\"} 1\n"), isBroken: true, failed: true},
-		"nor a line of it":   {envoy: endless("envoy_a"), want: []string{"own 1\n", success + " 0\n"}, failed: true},
+		"both":                    {envoy: says("envoy_a 1\n", nil), want: []string{"own 1\n", "envoy_a 1\n", success + " 1\n"}},
+		"no end of a line":        {envoy: says("envoy_a 1", nil), want: []string{"own 1\n", "envoy_a 1\n", success + " 1\n"}},
+		"much":                    {envoy: says(huge, nil), want: []string{"own 1\n", huge, success + " 1\n"}},
+		"Envoy does not run":      {envoy: says("", gone), want: []string{"own 1\n", success + " 0\n"}, failed: true},
+		"Envoy hangs":             {envoy: hangs(""), want: []string{"own 1\n", success + " 0\n"}, failed: true, took: scrapeTimeout},
+		"Envoy begins, and hangs": {envoy: hangs("envoy_a 1\n"), want: []string{"own 1\n", success + " 0\n"}, failed: true, took: scrapeTimeout},
+		"Envoy ends at once":      {envoy: says("envoy_a 1\nenvoy_", gone), want: []string{"own 1\n", success + " 0\n"}, failed: true},
+		"Envoy ends":              {envoy: says(huge+"envoy_", gone), isBroken: true, failed: true},
+		"Envoy does not end":      {envoy: endless("envoy_a{b=\"" + strings.Repeat("x", 1000) + "\"} 1\n"), isBroken: true, failed: true},
+		"nor a line of it":        {envoy: endless("envoy_a"), want: []string{"own 1\n", success + " 0\n"}, failed: true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		virtual.Run(t, name, func(t *testing.T) {
 			registry := prometheus.NewRegistry()
 			own := prometheus.NewGauge(prometheus.GaugeOpts{Name: "own"})
 			own.Set(1)
 			registry.MustRegister(own)
-			server := httptest.NewServer(scrape.NewPage(registry, tc.envoy).Local())
-			defer server.Close()
-			scrape := func() (string, error) {
-				answer, err := server.Client().Get(server.URL)
-				if err != nil {
-					return "", err
-				}
-				defer answer.Body.Close() //nolint:errcheck // it is read to its end
-				if got := answer.Header.Get("Content-Type"); got != "text/plain; version=0.0.4; charset=utf-8" {
-					t.Errorf("Content-Type %q", got)
-				}
-				body, err := io.ReadAll(answer.Body)
-				return string(body), err
+			body, took, isBroken := scrapeLocal(t, scrape.NewPage(registry, tc.envoy).Local())
+			if isBroken != tc.isBroken || took != tc.took {
+				t.Errorf("broken: %t after %s, want %t after %s", isBroken, took, tc.isBroken, tc.took)
 			}
-			body, err := scrape()
-			if (err != nil) != tc.isBroken {
-				t.Errorf("error %v, want one: %v", err, tc.isBroken)
+			if tc.failed && !isBroken && strings.Contains(body, "\nenvoy_") {
+				t.Errorf("the page has part of Envoy's statistics:\n%s", body)
 			}
 			rest := body
 			for _, want := range tc.want {
@@ -124,32 +131,48 @@ func TestScrape(t *testing.T) {
 	}
 }
 
+// scrapeLocal sends one request, and reports whether the handler aborted the connection.
+func scrapeLocal(t *testing.T, page http.Handler) (body string, took time.Duration, isBroken bool) {
+	t.Helper()
+	w, began := recorder{httptest.NewRecorder()}, time.Now()
+	func() {
+		defer func() { isBroken = recover() == http.ErrAbortHandler }() //nolint:errorlint // net/http compares it so
+		page.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", http.NoBody))
+	}()
+	if got := w.Header().Get("Content-Type"); got != "text/plain; version=0.0.4; charset=utf-8" {
+		t.Errorf("Content-Type %q", got)
+	}
+	return w.Body.String(), time.Since(began), isBroken
+}
+
 // TestScrapesAreLimited has an Envoy that does not answer: it is asked by few at a time.
 func TestScrapesAreLimited(t *testing.T) {
-	asked, proceed := make(chan struct{}), make(chan struct{})
-	handler := scrape.NewPage(prometheus.NewRegistry(), statistics(func(context.Context, io.Writer) error {
-		asked <- struct{}{}
-		<-proceed
-		return nil
-	})).Local()
-	codes := make(chan int)
-	scrape := func() {
-		w := httptest.NewRecorder()
-		handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", http.NoBody))
-		codes <- w.Code
-	}
-	for range 2 {
-		go scrape()
-		<-asked
-	}
-	go scrape()
-	if code := <-codes; code != http.StatusServiceUnavailable {
-		t.Errorf("one scrape too many: %d", code)
-	}
-	close(proceed)
-	for range 2 {
-		if code := <-codes; code != http.StatusOK {
-			t.Errorf("scrape: %d", code)
+	synctest.Test(t, func(t *testing.T) {
+		asked, proceed := make(chan struct{}), make(chan struct{})
+		handler := scrape.NewPage(prometheus.NewRegistry(), statistics(func(context.Context, io.Writer) error {
+			asked <- struct{}{}
+			<-proceed
+			return nil
+		})).Local()
+		codes := make(chan int)
+		scrape := func() {
+			w := recorder{httptest.NewRecorder()}
+			handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", http.NoBody))
+			codes <- w.Code
 		}
-	}
+		for range 2 {
+			go scrape()
+			<-asked
+		}
+		go scrape()
+		if code := <-codes; code != http.StatusServiceUnavailable {
+			t.Errorf("one scrape too many: %d", code)
+		}
+		close(proceed)
+		for range 2 {
+			if code := <-codes; code != http.StatusOK {
+				t.Errorf("scrape: %d", code)
+			}
+		}
+	})
 }

@@ -19,9 +19,10 @@ import (
 	"github.com/sonde-mesh/sonde/internal/connlimit"
 )
 
+// MaxConnections is far more than Prometheus needs, which keeps one open.
+const MaxConnections = 64
+
 const (
-	// maxConnections is far more than Prometheus needs, which keeps one open.
-	maxConnections = 64
 	// sendBuffer is what the kernel may hold of a page for one client, in bytes, and unreadTimeout for how long: a client that never reads
 	// would else have it hold some MiB, until long after its connection was closed.
 	sendBuffer    = 64 << 10
@@ -34,7 +35,6 @@ const (
 type Server struct {
 	page    *Page
 	include []string
-	turns   *turns
 	scrapes *prometheus.CounterVec
 }
 
@@ -42,7 +42,7 @@ var _ http.Handler = (*Server)(nil)
 
 // NewServer returns a server of a page, with those of Envoy's metrics whose names have one of the prefixes. Its own metrics are on the page, too.
 func NewServer(p *Page, include []string) *Server {
-	s := &Server{page: p, include: include, turns: newTurns(), scrapes: prometheus.NewCounterVec(prometheus.CounterOpts{
+	s := &Server{page: p, include: include, scrapes: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "sonde_dpagent_scrapes_total",
 		Help: "Scrapes at --metrics-addr, by result: complete, without_envoy, cut (the connection was closed in the middle), failed, or busy (there were too many).",
 	}, []string{"result"})}
@@ -71,11 +71,9 @@ func Listen(ctx context.Context, address string) (net.Listener, error) {
 	return config.Listen(ctx, "tcp", address) //nolint:wrapcheck // it has the address
 }
 
-// Serve serves on l until ctx ends, and closes l.
-func (s *Server) Serve(ctx context.Context, l net.Listener) error {
-	stop := context.AfterFunc(ctx, s.turns.places.Close) // those that wait go
-	defer stop()
-	return health.ServeLimited(ctx, l, s, health.Limits{Connections: maxConnections, HTTP1: true}) //nolint:wrapcheck // it has the address
+// Serve serves up to so many connections on l until ctx ends, and closes l.
+func (s *Server) Serve(ctx context.Context, l net.Listener, connections int) error {
+	return health.ServeLimited(ctx, l, s, health.Limits{Connections: connections, HTTP1: true}) //nolint:wrapcheck // it has the address
 }
 
 // ServeHTTP implements http.Handler.
@@ -99,33 +97,36 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "there must be no body", http.StatusBadRequest)
 		return
 	}
-	result := s.scrape(w, r)
+	result := s.page.scrape(w, r, s.include, true)
 	s.scrapes.WithLabelValues(string(result)).Inc()
 	if result == resultCut {
 		panic(http.ErrAbortHandler)
 	}
 }
 
-// scrape answers with the page, or that there are too many scrapes.
-func (s *Server) scrape(w http.ResponseWriter, r *http.Request) result {
+// scrape answers with the page, or that there are too many scrapes. keep is as in write; paced scrapes begin a pause after each other.
+func (p *Page) scrape(w http.ResponseWriter, r *http.Request, keep []string, paced bool) result {
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	c := &client{ResponseWriter: w, control: http.NewResponseController(w), cancel: cancel}
 	defer c.end()
-	place, ok := s.turns.await(ctx, sourceOf(r), c.lost)
+	source := sourceOf(r)
+	place, ok := p.turns.await(ctx, source, paced, c.lost)
 	if !ok {
 		w.Header().Set("Retry-After", strconv.Itoa(int(retryAfter/time.Second)))
 		http.Error(w, "there are too many scrapes", http.StatusServiceUnavailable)
 		return resultBusy
 	}
 	defer place.Leave()
+	p.turns.record.add(source, true) // until the turn has ended well
+	defer func() { p.turns.record.add(source, c.slow()) }()
 	c.place = place
 	ctx, stop := context.WithTimeout(ctx, scrapeTimeout)
 	defer stop()
 	if err := c.until(time.Now().Add(answerTimeout)); err != nil {
 		return resultCut
 	}
-	return s.page.write(ctx, c, s.include)
+	return p.write(ctx, c, keep)
 }
 
 // sourceOf returns the source that a request counts for.
@@ -140,15 +141,26 @@ type client struct {
 	control *http.ResponseController
 	place   *connlimit.Place[netip.Prefix]
 	cancel  func()
+	unread  time.Duration // for how long it has not read what it was sent; for who writes
 
-	mu    sync.Mutex
-	ended bool
+	mu             sync.Mutex
+	ended, evicted bool
+}
+
+// slow reports whether the client has read too slowly for others to wait for it.
+func (c *client) slow() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.evicted || c.unread > totalPatience
 }
 
 // Write implements io.Writer.
 func (c *client) Write(b []byte) (int, error) {
-	c.place.Idle()
-	defer c.place.Busy()
+	c.place.IdleFor(max(0, c.unread-(totalPatience-readPatience)))
+	defer func(began time.Time) {
+		c.unread += time.Since(began)
+		c.place.Busy()
+	}(time.Now())
 	return c.ResponseWriter.Write(b) //nolint:wrapcheck // it is that writer's
 }
 
@@ -165,6 +177,9 @@ func (c *client) until(t time.Time) error {
 // lost ends the scrape: others have waited for its place while this client did not read. It can be called from any goroutine.
 func (c *client) lost() {
 	c.cancel()
+	c.mu.Lock()
+	c.evicted = true
+	c.mu.Unlock()
 	_ = c.until(time.Now()) // else the server's own deadline ends it
 }
 

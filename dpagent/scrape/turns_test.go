@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sonde-mesh/sonde/dpagent/scrape"
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
 // recorder can have a deadline, as a connection can.
@@ -156,16 +157,14 @@ func TestCrowds(t *testing.T) {
 		}},
 	}
 	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				c := newCrowd(tc.takes)
-				tc.ask(c)
-				c.asking.Wait()
-				if err := tc.check(c); err != nil {
-					t.Error(err)
-				}
-				c.checkCost(t)
-			})
+		virtual.Run(t, name, func(t *testing.T) {
+			c := newCrowd(tc.takes)
+			tc.ask(c)
+			c.asking.Wait()
+			if err := tc.check(c); err != nil {
+				t.Error(err)
+			}
+			c.checkCost(t)
 		})
 	}
 }
@@ -190,19 +189,17 @@ func TestThoseThatHaveGone(t *testing.T) {
 			}
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				c := newCrowd(10 * time.Millisecond)
-				ask(c)
-				c.asking.Wait()
-				began := time.Now()
-				c.ask("10.0.0.2")
-				c.asking.Wait()
-				if took := time.Since(began); c.count("10.0.0.2", http.StatusOK) != 1 || took > time.Second || len(c.asked) > 3 {
-					t.Errorf("who asks after them has got %v after %s, and Envoy was asked %d times", c.codes["10.0.0.2"], took, len(c.asked))
-				}
-				c.checkCost(t)
-			})
+		virtual.Run(t, name, func(t *testing.T) {
+			c := newCrowd(10 * time.Millisecond)
+			ask(c)
+			c.asking.Wait()
+			began := time.Now()
+			c.ask("10.0.0.2")
+			c.asking.Wait()
+			if took := time.Since(began); c.count("10.0.0.2", http.StatusOK) != 1 || took > time.Second || len(c.asked) > 3 {
+				t.Errorf("who asks after them has got %v after %s, and Envoy was asked %d times", c.codes["10.0.0.2"], took, len(c.asked))
+			}
+			c.checkCost(t)
 		})
 	}
 }

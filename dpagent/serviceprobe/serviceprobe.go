@@ -16,6 +16,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/dpagent/probe"
 	"github.com/sonde-mesh/sonde/health/heartbeat"
+	"github.com/sonde-mesh/sonde/internal/run"
 )
 
 // Probe is how the application behind one inbound is asked.
@@ -61,7 +62,7 @@ type Options struct {
 type Server struct {
 	o       Options
 	metrics *metrics
-	changed chan struct{} // probes may be others
+	changed run.Signal // probes may be others
 	// newCheck returns what asks an application. Tests have another one.
 	newCheck func(Probe) check
 
@@ -73,8 +74,8 @@ type Server struct {
 // New returns a server. Run has to be called.
 func New(o Options) *Server {
 	return &Server{
-		o: o, metrics: newMetrics(o.Registerer), changed: make(chan struct{}, 1), loops: map[netip.AddrPort]*heartbeat.Loop{},
-		newCheck: func(p Probe) check { return probe.NewCheck(p.Check, p.Application.Addr(), p.Timeout) },
+		o: o, metrics: newMetrics(o.Registerer), changed: run.NewSignal(), loops: map[netip.AddrPort]*heartbeat.Loop{},
+		newCheck: func(p Probe) check { return probe.NewCheck(p.Check, p.Application.Addr(), p.Timeout, nil) },
 	}
 }
 
@@ -83,10 +84,7 @@ func (s *Server) Set(probes []Probe) {
 	s.mu.Lock()
 	s.probes = probes
 	s.mu.Unlock()
-	select {
-	case s.changed <- struct{}{}:
-	default: // Run has not seen the last change yet
-	}
+	s.changed.Set()
 }
 
 // Run probes until ctx ends.

@@ -19,6 +19,7 @@ import (
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/dpagent/probe"
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
 var (
@@ -161,16 +162,14 @@ func TestThresholds(t *testing.T) {
 		"nothing but discarded":            {1, 1, []probe.Outcome{unknown}, []string{"80 unknown too many open files"}},
 	}
 	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				h := newHarness(tc.outcomes...)
-				defer h.stop()
-				h.Set([]Probe{probeOf(inbound, tc.failure, tc.success)})
-				periods(len(tc.outcomes) + 2)
-				if diff := cmp.Diff(tc.want, h.reports.since(0), cmp.Transformer("none", func(s []string) []string { return append([]string{}, s...) })); diff != "" {
-					t.Errorf("told (-want +got):\n%s", diff)
-				}
-			})
+		virtual.Run(t, name, func(t *testing.T) {
+			h := newHarness(tc.outcomes...)
+			defer h.stop()
+			h.Set([]Probe{probeOf(inbound, tc.failure, tc.success)})
+			periods(len(tc.outcomes) + 2)
+			if diff := cmp.Diff(tc.want, h.reports.since(0), cmp.Transformer("none", func(s []string) []string { return append([]string{}, s...) })); diff != "" {
+				t.Errorf("told (-want +got):\n%s", diff)
+			}
 		})
 	}
 }

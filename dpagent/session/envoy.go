@@ -6,18 +6,19 @@ import (
 
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/internal/cut"
+	"github.com/sonde-mesh/sonde/internal/run"
 )
 
 // EnvoyState has why Envoy does not run, until it is reported. It is safe for concurrent use.
 type EnvoyState struct {
-	wake chan struct{} // there is something to report
+	wake run.Signal // there is something to report
 
 	mu   sync.Mutex
 	down string
 }
 
 // NewEnvoyState returns an EnvoyState of an Envoy that runs, or was not started yet.
-func NewEnvoyState() *EnvoyState { return &EnvoyState{wake: make(chan struct{}, 1)} }
+func NewEnvoyState() *EnvoyState { return &EnvoyState{wake: run.NewSignal()} }
 
 // Set replaces why Envoy does not run, nil if it does. It returns at once.
 func (e *EnvoyState) Set(down error) {
@@ -29,8 +30,15 @@ func (e *EnvoyState) Set(down error) {
 	defer e.mu.Unlock()
 	if e.down != text {
 		e.down = text
-		wake(e.wake)
+		e.wake.Set()
 	}
+}
+
+// Report reports it. Envoy is started with pauses, so that it needs none of its own.
+func (e *EnvoyState) Report() Report {
+	return Report{Feature: agentv1.FeatureEnvoyState, Due: e.wake, Begin: e.all, Message: func() *agentv1.AgentMessage {
+		return &agentv1.AgentMessage{Message: &agentv1.AgentMessage_EnvoyState{EnvoyState: e.take()}}
+	}}
 }
 
 // all makes it be reported if Envoy does not run: a new session takes it to run.
@@ -38,7 +46,7 @@ func (e *EnvoyState) all() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.down != "" {
-		wake(e.wake)
+		e.wake.Set()
 	}
 }
 

@@ -6,14 +6,12 @@ import (
 
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/dpagent/probe"
+	"github.com/sonde-mesh/sonde/internal/run"
 )
-
-// reportInterval is the least time between two reports.
-const reportInterval = 5 * time.Second
 
 // Failures gathers failed checks until they are reported: many failures of one kind are one entry. It is safe for concurrent use.
 type Failures struct {
-	wake chan struct{} // there is something to report
+	wake run.Signal // there is something to report
 
 	mu      sync.Mutex
 	pending map[failureKey]*agentv1.ProbeFailure
@@ -26,7 +24,14 @@ type failureKey struct {
 
 // NewFailures returns Failures without any.
 func NewFailures() *Failures {
-	return &Failures{wake: make(chan struct{}, 1), pending: map[failureKey]*agentv1.ProbeFailure{}}
+	return &Failures{wake: run.NewSignal(), pending: map[failureKey]*agentv1.ProbeFailure{}}
+}
+
+// Report reports them, at most once in five seconds.
+func (f *Failures) Report() Report {
+	return Report{Feature: agentv1.FeatureProbeFailures, Due: f.wake, Interval: 5 * time.Second, Message: func() *agentv1.AgentMessage {
+		return &agentv1.AgentMessage{Message: &agentv1.AgentMessage_ProbeFailures{ProbeFailures: f.take()}}
+	}}
 }
 
 // Add adds a failed check. It returns at once.
@@ -41,7 +46,7 @@ func (f *Failures) Add(failed probe.Failure) {
 	p.Reason = failed.Reason
 	p.Count++
 	f.mu.Unlock()
-	wake(f.wake)
+	f.wake.Set()
 }
 
 // take returns what is to be reported next.
@@ -51,7 +56,7 @@ func (f *Failures) take() *agentv1.ProbeFailures {
 	report := &agentv1.ProbeFailures{}
 	for key, p := range f.pending {
 		if len(report.GetFailures()) == agentv1.MaxReported { // the others come with the next one
-			wake(f.wake)
+			f.wake.Set()
 			break
 		}
 		report.Failures = append(report.Failures, p)

@@ -8,11 +8,11 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
 // moving is a control plane that welcomes each session and asks for another one after some time. It counts what it is sent.
@@ -92,34 +92,32 @@ func TestSessionMoves(t *testing.T) {
 		"at once":             {after: time.Millisecond, orders: true, sessions: 10 * int(age/(7*time.Second)), gap: true, warned: true},
 	}
 	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var log bytes.Buffer
-				m := &moving{after: tc.after, orders: tc.orders}
-				s := newSession(func(mesh.Drain) {}, nil)
-				s.o.Opener, s.o.Identity, s.o.Logger = m, noIdentity{}, slog.New(slog.NewTextHandler(&log, nil))
-				s.o.Version, s.o.Renew = func() *agentv1.Version { return nil }, func() {}
-				s.o.Failures, s.o.Readiness, s.o.Envoy = NewFailures(), NewReadiness(), NewEnvoyState()
-				ctx, cancel := context.WithTimeout(t.Context(), 10*age-time.Second)
-				defer cancel()
-				if err := s.Run(ctx); !errors.Is(err, context.DeadlineExceeded) {
-					t.Errorf("Run() = %v", err)
+		virtual.Run(t, name, func(t *testing.T) {
+			var log bytes.Buffer
+			m := &moving{after: tc.after, orders: tc.orders}
+			s := newSession(func(mesh.Drain) {}, nil)
+			s.o.Opener, s.o.Identity, s.o.Logger = m, noIdentity{}, slog.New(slog.NewTextHandler(&log, nil))
+			s.o.Version, s.o.Renew = func() *agentv1.Version { return nil }, func() {}
+			s.o.Reports = []Report{NewFailures().Report(), NewReadiness().Report(), NewEnvoyState().Report()}
+			ctx, cancel := context.WithTimeout(t.Context(), 10*age-time.Second)
+			defer cancel()
+			if err := s.Run(ctx); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("Run() = %v", err)
+			}
+			if n := len(m.opened); n > tc.sessions || n < min(tc.sessions, 10) {
+				t.Errorf("%d sessions, want %d", n, tc.sessions)
+			}
+			for i := range m.opened[1:] {
+				if gap := m.opened[i+1].Sub(m.opened[i]) - tc.after; (gap > 0) != tc.gap {
+					t.Fatalf("the session after number %d is opened %s later", i, gap)
 				}
-				if n := len(m.opened); n > tc.sessions || n < min(tc.sessions, 10) {
-					t.Errorf("%d sessions, want %d", n, tc.sessions)
-				}
-				for i := range m.opened[1:] {
-					if gap := m.opened[i+1].Sub(m.opened[i]) - tc.after; (gap > 0) != tc.gap {
-						t.Fatalf("the session after number %d is opened %s later", i, gap)
-					}
-				}
-				if warned := strings.Contains(log.String(), "level=WARN"); warned != tc.warned {
-					t.Errorf("the log warns: %t, want %t:\n%s", warned, tc.warned, log.String()[:min(log.Len(), 1000)])
-				}
-				if n := strings.Count(log.String(), `msg="session open"`); n != 1 && !tc.warned {
-					t.Errorf("the log says %d times that a session is open, want once", n)
-				}
-			})
+			}
+			if warned := strings.Contains(log.String(), "level=WARN"); warned != tc.warned {
+				t.Errorf("the log warns: %t, want %t:\n%s", warned, tc.warned, log.String()[:min(log.Len(), 1000)])
+			}
+			if n := strings.Count(log.String(), `msg="session open"`); n != 1 && !tc.warned {
+				t.Errorf("the log says %d times that a session is open, want once", n)
+			}
 		})
 	}
 }

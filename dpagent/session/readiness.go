@@ -7,15 +7,13 @@ import (
 
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/dpagent/serviceprobe"
+	"github.com/sonde-mesh/sonde/internal/run"
 )
-
-// readinessInterval is the least time between two reports of readiness: the first change goes out at once.
-const readinessInterval = 500 * time.Millisecond
 
 // Readiness has what the probes of applications have found, until it is reported. Of an inbound that changes often, only the last state
 // is reported. It is safe for concurrent use.
 type Readiness struct {
-	wake chan struct{} // there is something to report
+	wake run.Signal // there is something to report
 
 	mu      sync.Mutex
 	known   map[netip.AddrPort]serviceprobe.State
@@ -27,8 +25,15 @@ var _ serviceprobe.Reporter = (*Readiness)(nil)
 // NewReadiness returns a Readiness without any inbound.
 func NewReadiness() *Readiness {
 	return &Readiness{
-		wake: make(chan struct{}, 1), known: map[netip.AddrPort]serviceprobe.State{}, pending: map[netip.AddrPort]struct{}{},
+		wake: run.NewSignal(), known: map[netip.AddrPort]serviceprobe.State{}, pending: map[netip.AddrPort]struct{}{},
 	}
+}
+
+// Report reports it, at most twice in a second.
+func (r *Readiness) Report() Report {
+	return Report{Feature: agentv1.FeatureServiceProbes, Due: r.wake, Interval: 500 * time.Millisecond, Begin: r.All, Message: func() *agentv1.AgentMessage {
+		return &agentv1.AgentMessage{Message: &agentv1.AgentMessage_Readiness{Readiness: r.take()}}
+	}}
 }
 
 // Set implements serviceprobe.Reporter.
@@ -37,7 +42,7 @@ func (r *Readiness) Set(inbound netip.AddrPort, s serviceprobe.State) {
 	defer r.mu.Unlock()
 	r.known[inbound] = s
 	r.pending[inbound] = struct{}{}
-	wake(r.wake)
+	r.wake.Set()
 }
 
 // Forget implements serviceprobe.Reporter.
@@ -56,13 +61,13 @@ func (r *Readiness) Of(inbound netip.AddrPort) (serviceprobe.State, bool) {
 	return s, known
 }
 
-// all makes everything that is known be reported: the control plane may be another one than before.
-func (r *Readiness) all() {
+// All makes everything that is known be reported: the control plane may be another one than before, or have forgotten what it was told.
+func (r *Readiness) All() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for inbound := range r.known {
 		r.pending[inbound] = struct{}{}
-		wake(r.wake)
+		r.wake.Set()
 	}
 }
 
@@ -73,7 +78,7 @@ func (r *Readiness) take() *agentv1.Readiness {
 	report := &agentv1.Readiness{}
 	for inbound := range r.pending {
 		if len(report.GetInbounds()) == agentv1.MaxReported {
-			wake(r.wake)
+			r.wake.Set()
 			break
 		}
 		state := r.known[inbound]

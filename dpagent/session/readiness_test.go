@@ -29,7 +29,7 @@ func (r *Readiness) woken() bool {
 
 func TestReadinessReportsTheLastStateOnce(t *testing.T) {
 	r := NewReadiness()
-	if r.all(); r.woken() {
+	if r.All(); r.woken() {
 		t.Error("somebody is woken for nothing")
 	}
 	r.Set(inboundAt(80), serviceprobe.State{Ready: true})
@@ -43,7 +43,7 @@ func TestReadinessReportsTheLastStateOnce(t *testing.T) {
 	if again := r.take(); len(again.GetInbounds()) != 0 {
 		t.Errorf("reported twice: %v", again)
 	}
-	r.all() // of a new session
+	r.All() // of a new session
 	if diff := cmp.Diff(want, r.take(), protocmp.Transform()); diff != "" || !r.woken() {
 		t.Errorf("reported to a new session (-want +got):\n%s", diff)
 	}

@@ -14,11 +14,11 @@ func (s *Session) features() []string {
 	if s.o.ServingCA != nil {
 		all = append(all, agentv1.FeatureServingCA)
 	}
-	if s.o.Liveness != nil {
+	if s.o.Restarts != nil {
 		all = append(all, agentv1.FeatureRestartGrants)
 	}
 	if s.o.Plaintext != nil {
-		all = append(all, agentv1.FeaturePlaintext)
+		all = append(all, agentv1.FeaturePlaintext, agentv1.FeatureAskPlaintext)
 	}
 	return all
 }

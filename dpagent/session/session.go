@@ -21,6 +21,7 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/identity"
 	"github.com/sonde-mesh/sonde/dpagent/retry"
 	"github.com/sonde-mesh/sonde/health/heartbeat"
+	"github.com/sonde-mesh/sonde/internal/run"
 )
 
 // stableAfter is how long a session has to last before the delay of the next one starts again at its minimum.
@@ -28,7 +29,7 @@ const stableAfter = 10 * time.Second
 
 // features are those of each agent.
 var features = []string{
-	agentv1.FeatureQueries, agentv1.FeatureServiceProbes, agentv1.FeatureProbePorts, agentv1.FeaturePong, agentv1.FeatureEndpoints,
+	agentv1.FeatureQueries, agentv1.FeatureServiceProbes, agentv1.FeatureProbePorts, agentv1.FeaturePong, agentv1.FeatureEndpoints, agentv1.FeatureOutbounds,
 }
 
 // Opener opens a session and closes it when use returns. *controlplane.Client implements it.
@@ -65,14 +66,15 @@ type Options struct {
 	// Endpoints is told what the control plane says of the proxy's endpoints: nil if other proxies know that they are ready, or the control
 	// plane is too old to say. It must return at once. Required.
 	Endpoints func(error)
+	// Outbounds is told what the control plane says of the listeners at which the application calls others: nil if all are accepted, or the
+	// control plane is too old to say. It must return at once. Required.
+	Outbounds func(error)
 	// Probes is told what the control plane says of the probes of a written Dataplane: nothing if it is too old to know.
 	// It must return at once. Required.
 	Probes func(*agentv1.Probes)
 	// ServiceProbes is told how the control plane wants the applications to be asked: nothing if it is too old to know. It must return at
 	// once. Required.
 	ServiceProbes func(*agentv1.ServiceProbes)
-	// Readiness is reported to a control plane that takes it. Required.
-	Readiness *Readiness
 	// Drain is told why the control plane wants the proxy to get no new traffic: no reason if it is too old to know, since it could not take
 	// back what another one has said. It must return at once. Required.
 	Drain func(mesh.Drain)
@@ -85,14 +87,14 @@ type Options struct {
 	// once it is open. They must return at once. Required.
 	Duplicate func(address string)
 	Refused   func(error)
-	// Failures are reported to a control plane that takes them. Required.
-	Failures *Failures
-	// Plaintext is reported to a control plane that takes it. Default: nothing is counted.
-	Plaintext Plaintext
-	// Liveness is reported to a control plane that grants restarts, and told what it says. Default: no liveness probe is guarded.
-	Liveness Liveness
-	// Envoy says why Envoy does not run, which is reported to a control plane that takes it. Required.
-	Envoy *EnvoyState
+	// Reports are sent to a control plane that takes them.
+	Reports []Report
+	// Plaintext answers what STRICT would refuse of what has come until now. Default: nothing is counted.
+	Plaintext func() *agentv1.Plaintext
+	// Restarts is told what the control plane says of guarded liveness probes, nil by one that is too old to say it, and Connected whether there is a
+	// session. They must return at once. Default: no liveness probe is guarded.
+	Restarts  func(*agentv1.Restarts)
+	Connected func(connected bool)
 	// Version returns the versions of the agent and of its Envoy. Required.
 	Version func() *agentv1.Version
 	// Logger to use. Required.
@@ -107,13 +109,13 @@ type Options struct {
 type Session struct {
 	o Options
 
-	changed     chan struct{} // the identity has changed: report it
-	upgraded    chan struct{} // a version has changed: report it
-	asked       chan struct{} // a Ping was received: answer it
-	drain       chan struct{} // closed when the drain begins
-	startDrain  func()        // closes drain
-	recorded    chan struct{} // closed when the control plane has recorded the drain
-	setRecorded func()        // closes recorded
+	changed     run.Signal                   // the identity has changed: report it
+	upgraded    run.Signal                   // a version has changed: report it
+	asked       chan *agentv1.ControlMessage // a Ping or an AskPlaintext was received: answer it
+	drain       chan struct{}                // closed when the drain begins
+	startDrain  func()                       // closes drain
+	recorded    chan struct{}                // closed when the control plane has recorded the drain
+	setRecorded func()                       // closes recorded
 
 	count int64 // of the sessions that Run has begun
 	moved bool  // the last session ended since the control plane has asked for another one; for Run
@@ -128,9 +130,9 @@ type Session struct {
 func New(o Options) *Session {
 	s := &Session{
 		o:        o,
-		changed:  make(chan struct{}, 1),
-		upgraded: make(chan struct{}, 1),
-		asked:    make(chan struct{}, 1),
+		changed:  run.NewSignal(),
+		upgraded: run.NewSignal(),
+		asked:    make(chan *agentv1.ControlMessage, maxAsked),
 		drain:    make(chan struct{}),
 		recorded: make(chan struct{}),
 		connected: prometheus.NewGauge(prometheus.GaugeOpts{
@@ -156,17 +158,10 @@ func New(o Options) *Session {
 }
 
 // Changed makes the session report the identity in use. It returns at once.
-func (s *Session) Changed() { wake(s.changed) }
+func (s *Session) Changed() { s.changed.Set() }
 
 // Upgraded makes the session report the versions. It returns at once.
-func (s *Session) Upgraded() { wake(s.upgraded) }
-
-func wake(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default: // it will be reported anyway
-	}
-}
+func (s *Session) Upgraded() { s.upgraded.Set() }
 
 // Drain tells the control plane that the proxy drains, now and in each later Hello, and waits until the control plane has
 // recorded it or ctx ends.
@@ -189,7 +184,7 @@ func (s *Session) Run(ctx context.Context) error {
 		moves := false
 		err := s.o.Opener.Session(ctx, func(stream agentv1.AgentService_SessionClient, goAway <-chan struct{}) (err error) {
 			defer s.setConnected(false)
-			moves, err = s.runStream(stream, goAway, func() {
+			moves, err = s.runStream(ctx, stream, goAway, func() {
 				welcomed = true
 				s.o.Refused(nil)
 				s.setConnected(true)
@@ -216,14 +211,16 @@ func (s *Session) Run(ctx context.Context) error {
 			s.o.Refused(err)
 		}
 		report.Failed(ctx, slog.LevelWarn, "session with the control plane ended, Envoy keeps its configuration", err)
-		if err := retry.Wait(ctx, backoff.Next()); err != nil {
+		if err := run.Sleep(ctx, backoff.Next()); err != nil {
 			return err
 		}
 	}
 }
 
 // runStream runs one stream until it breaks, and returns why. moves says that it has ended in order, since the control plane has asked for that.
-func (s *Session) runStream(stream agentv1.AgentService_SessionClient, goAway <-chan struct{}, welcomed func()) (moves bool, err error) {
+func (s *Session) runStream(
+	ctx context.Context, stream agentv1.AgentService_SessionClient, goAway <-chan struct{}, welcomed func(),
+) (moves bool, err error) {
 	s.count++
 	hello := &agentv1.Hello{
 		Version: s.o.Version(), Features: s.features(), InUse: s.inUse(), Instance: s.o.Instance,
@@ -248,7 +245,7 @@ func (s *Session) runStream(stream agentv1.AgentService_SessionClient, goAway <-
 			}
 		})
 	}()
-	err = s.report(stream, goAway, drain, received, features)
+	err = s.report(ctx, stream, goAway, drain, received, features)
 	select {
 	case <-goAway:
 		return errors.Is(err, io.EOF), err
@@ -260,16 +257,12 @@ func (s *Session) runStream(stream agentv1.AgentService_SessionClient, goAway <-
 // report sends what is due until the stream breaks or the control plane asks for another one, and returns why it has ended. drain is closed when the drain
 // begins, nil if Hello has said so.
 func (s *Session) report(
-	stream agentv1.AgentService_SessionClient, goAway, drain <-chan struct{}, received <-chan error, features <-chan []string,
+	ctx context.Context, stream agentv1.AgentService_SessionClient, goAway, drain <-chan struct{}, received <-chan error, features <-chan []string,
 ) error {
-	resumed := make(chan *pace, 4)
-	failures, readiness := newPace(s.o.Failures.wake, reportInterval, resumed), newPace(s.o.Readiness.wake, readinessInterval, resumed)
-	liveness, plaintext := s.livenessPace(resumed), s.plaintextPace(resumed)
-	defer failures.end()
-	defer readiness.end()
-	defer liveness.end()
-	defer plaintext.end()
-	var envoy <-chan struct{} // nil while the control plane does not take it; it needs no pace, since Envoy is started with one
+	reporters := reporters{due: make(chan *Report), drain: drain}
+	defer reporters.group.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	for {
 		var message *agentv1.AgentMessage
 		select {
@@ -282,34 +275,36 @@ func (s *Session) report(
 			message = &agentv1.AgentMessage{Message: &agentv1.AgentMessage_InUse{InUse: s.inUse()}}
 		case <-s.upgraded:
 			message = &agentv1.AgentMessage{Message: &agentv1.AgentMessage_Version{Version: s.o.Version()}}
-		case <-s.asked:
-			message = &agentv1.AgentMessage{Message: &agentv1.AgentMessage_Pong{Pong: &agentv1.Pong{}}}
+		case question := <-s.asked:
+			message = s.answer(question)
 		case has := <-features:
-			envoy = s.beginReports(has, paces{failures, readiness, liveness, plaintext})
+			features = nil
+			reporters.begin(ctx, s.o.Reports, has)
 			continue
-		case <-failures.due:
-			failures.reported()
-			message = &agentv1.AgentMessage{Message: &agentv1.AgentMessage_ProbeFailures{ProbeFailures: s.o.Failures.take()}}
-		case <-readiness.due:
-			readiness.reported()
-			message = &agentv1.AgentMessage{Message: &agentv1.AgentMessage_Readiness{Readiness: s.o.Readiness.take()}}
-		case <-liveness.due:
-			liveness.reported()
-			message = &agentv1.AgentMessage{Message: &agentv1.AgentMessage_Liveness{Liveness: s.o.Liveness.Report()}}
-		case <-plaintext.due:
-			plaintext.reported()
-			message = plaintextMessage(s.o.Plaintext.Report())
-		case <-envoy:
-			message = &agentv1.AgentMessage{Message: &agentv1.AgentMessage_EnvoyState{EnvoyState: s.o.Envoy.take()}}
-		case p := <-resumed:
-			p.resume()
-			continue
+		case report := <-reporters.due:
+			message = report.Message()
 		case <-drain:
 			message = &agentv1.AgentMessage{Message: &agentv1.AgentMessage_Draining{Draining: &agentv1.Draining{}}}
 			drain = nil
-			plaintext.hurry() // what it has seen is to be known when it is gone
 		}
 		_ = stream.Send(message) // if the stream is broken, receive returns why
+	}
+}
+
+func (s *Session) setConnected(connected bool) {
+	if s.o.Connected != nil {
+		s.o.Connected(connected)
+	}
+	if connected {
+		s.connected.Set(1)
+	} else {
+		s.connected.Set(0)
+	}
+}
+
+func (s *Session) tellRestarts(m *agentv1.Restarts) {
+	if s.o.Restarts != nil {
+		s.o.Restarts(m)
 	}
 }
 
@@ -322,6 +317,13 @@ func inboundsError(m *agentv1.Inbounds) error {
 
 func endpointsError(m *agentv1.Endpoints) error {
 	if m.GetReady() {
+		return nil
+	}
+	return errors.New(m.GetReason())
+}
+
+func outboundsError(m *agentv1.Outbounds) error {
+	if m.GetAccepted() {
 		return nil
 	}
 	return errors.New(m.GetReason())
@@ -371,17 +373,16 @@ func (s *Session) handle(message *agentv1.ControlMessage, welcomed func(features
 		s.o.Inbounds(inboundsError(m.Inbounds))
 	case *agentv1.ControlMessage_Endpoints:
 		s.o.Endpoints(endpointsError(m.Endpoints))
+	case *agentv1.ControlMessage_Outbounds:
+		s.o.Outbounds(outboundsError(m.Outbounds))
 	case *agentv1.ControlMessage_Probes:
 		s.o.Probes(m.Probes)
 	case *agentv1.ControlMessage_ServiceProbes:
 		s.o.ServiceProbes(m.ServiceProbes)
-		s.o.Readiness.all() // the control plane may have forgotten what it was told
 	case *agentv1.ControlMessage_Restarts:
-		s.toldRestarts(m.Restarts)
+		s.tellRestarts(m.Restarts)
 	case *agentv1.ControlMessage_DrainState:
 		s.o.Drain(drainOf(m.DrainState))
-	case *agentv1.ControlMessage_Query:
-		s.o.Query(m.Query)
 	case *agentv1.ControlMessage_Bundle:
 		s.trust(m.Bundle)
 	case *agentv1.ControlMessage_ServingCa:
@@ -389,8 +390,8 @@ func (s *Session) handle(message *agentv1.ControlMessage, welcomed func(features
 	case *agentv1.ControlMessage_RenewNow:
 		s.o.Logger.Info("renewal requested")
 		s.o.Renew()
-	case *agentv1.ControlMessage_Ping:
-		wake(s.asked)
+	case *agentv1.ControlMessage_Query, *agentv1.ControlMessage_Ping, *agentv1.ControlMessage_AskPlaintext:
+		s.ask(message)
 	case *agentv1.ControlMessage_Duplicate:
 		s.o.Duplicate(m.Duplicate.GetAddress())
 	case *agentv1.ControlMessage_DrainRecorded:
@@ -432,6 +433,9 @@ func (s *Session) forget(features []string) {
 	if !slices.Contains(features, agentv1.FeatureEndpoints) {
 		s.o.Endpoints(nil)
 	}
+	if !slices.Contains(features, agentv1.FeatureOutbounds) {
+		s.o.Outbounds(nil)
+	}
 	if !slices.Contains(features, agentv1.FeaturePerPortProbes) {
 		s.o.Probes(nil)
 	}
@@ -442,7 +446,7 @@ func (s *Session) forget(features []string) {
 		s.o.Drain(mesh.Drain{})
 	}
 	if !slices.Contains(features, agentv1.FeatureRestartGrants) {
-		s.toldRestarts(nil)
+		s.tellRestarts(nil)
 	}
 }
 

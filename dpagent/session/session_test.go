@@ -42,7 +42,7 @@ func drainState(d *agentv1.DrainState) *agentv1.ControlMessage {
 // newSession returns a session of which only the drain matters.
 func newSession(drain func(mesh.Drain), loop *heartbeat.Loop) *Session {
 	return New(Options{
-		Inbounds: func(error) {}, Endpoints: func(error) {}, Probes: func(*agentv1.Probes) {}, ServiceProbes: func(*agentv1.ServiceProbes) {}, Drain: drain, Loop: loop,
+		Inbounds: func(error) {}, Endpoints: func(error) {}, Outbounds: func(error) {}, Probes: func(*agentv1.Probes) {}, ServiceProbes: func(*agentv1.ServiceProbes) {}, Drain: drain, Loop: loop,
 		Refused: func(error) {}, Duplicate: func(string) {},
 		Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
 	})
@@ -129,6 +129,31 @@ func TestEndpoints(t *testing.T) {
 			_ = s.receive(&stream{messages: tc.messages}, func([]string) {}) // it says that the stream has ended
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("told (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestOutboundsOfAnOlderControlPlane are taken to be accepted: it never says it.
+func TestOutboundsOfAnOlderControlPlane(t *testing.T) {
+	for name, tc := range map[string]struct {
+		features []string
+		told     int
+	}{
+		"it says them":       {[]string{agentv1.FeatureOutbounds}, 0},
+		"it never says them": {nil, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			told := 0
+			s := newSession(func(mesh.Drain) {}, nil)
+			s.o.Outbounds = func(err error) {
+				if told++; err != nil {
+					t.Errorf("told %v", err)
+				}
+			}
+			_ = s.receive(&stream{messages: []*agentv1.ControlMessage{welcome(tc.features...)}}, func([]string) {}) // as above
+			if told != tc.told {
+				t.Errorf("told %d times, want %d", told, tc.told)
 			}
 		})
 	}

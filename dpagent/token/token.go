@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sonde-mesh/sonde/health/heartbeat"
+	"github.com/sonde-mesh/sonde/internal/run"
 )
 
 const (
@@ -80,9 +81,7 @@ func (f *File) validity() (validity, error) {
 func (f *File) Watch(ctx context.Context) {
 	var said warning
 	var at time.Time
-	ticker := time.NewTicker(checkEvery)
-	defer ticker.Stop()
-	for {
+	for range run.Every(ctx, checkEvery) {
 		f.loop.Begin()
 		l, err := f.validity()
 		f.expiry.Set(0)
@@ -95,11 +94,6 @@ func (f *File) Watch(ctx context.Context) {
 			said, at = w, now
 		}
 		f.loop.End()
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			return
-		}
 	}
 }
 

@@ -49,7 +49,7 @@ func Open(path string) (*Dir, error) {
 		d.Path, d.remove = made, true
 	}
 	if err := d.open(); err != nil {
-		return nil, errors.Join(fmt.Errorf("open work directory %s: %w", d.Path, err), d.Close())
+		return nil, errors.Join(fmt.Errorf("open work directory: %w", err), d.Close())
 	}
 	return d, nil
 }
@@ -95,12 +95,8 @@ func (d *Dir) open() error {
 		if err := os.MkdirAll(directory, 0o700); err != nil {
 			return err
 		}
-		info, err := os.Stat(directory)
-		if err != nil {
-			return err
-		}
-		if info.Mode().Perm()&0o077 != 0 {
-			return fmt.Errorf("%s has mode %o: others may enter it (chmod 700)", directory, info.Mode().Perm())
+		if err := filelock.CheckPrivate(directory, lock); err != nil {
+			return fmt.Errorf("%s: %w", directory, err)
 		}
 	}
 	if d.handle, err = os.Open(d.Path); err != nil {
@@ -109,7 +105,11 @@ func (d *Dir) open() error {
 	if d.lock, err = os.OpenFile(filepath.Join(d.Path, lock), os.O_CREATE|os.O_RDWR, 0o600); err != nil {
 		return err
 	}
-	if err := filelock.Lock(d.lock); errors.Is(err, filelock.ErrHeld) {
+	err = filelock.Lock(d.lock)
+	if err == nil {
+		err = filelock.LockDirectory(d.handle)
+	}
+	if errors.Is(err, filelock.ErrHeld) {
 		return errors.New("another agent uses it")
 	} else if err != nil {
 		return err

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -29,32 +30,59 @@ func TestOpenRefusesADirectoryOfOthers(t *testing.T) {
 	}
 }
 
-func TestWriteReplacesWholeFiles(t *testing.T) {
-	d, err := workdir.Open(filepath.Join(t.TempDir(), "work"))
+func TestDirectoryHasOneAgent(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "work")
+	d, err := workdir.Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, content := range []string{"one", "two"} {
-		if err := d.Write(mesh.FileIdentity, []byte(content)); err != nil {
+	for _, harm := range []func() error{func() error { return nil }, func() error { return os.Remove(d.File("lock")) }} {
+		if err := harm(); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := os.ReadFile(d.File(mesh.FileIdentity)); err != nil || string(got) != content {
-			t.Errorf("file = %q, %v, want %q", got, err, content)
+		if second, err := workdir.Open(path); err == nil || !strings.Contains(err.Error(), "another agent uses it") {
+			t.Errorf("Open() of a directory in use = %v, %v", second, err)
 		}
-	}
-	entries, err := os.ReadDir(filepath.Dir(d.File(mesh.FileIdentity)))
-	if err != nil || len(entries) != 1 {
-		t.Errorf("entries = %v, %v, want the file alone", entries, err)
-	}
-	if info, err := os.Stat(d.File(mesh.FileIdentity)); err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("mode = %v, %v, want 0600", info, err)
 	}
 	if err := d.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := os.Stat(d.Path); err != nil {
-		t.Errorf("a directory that was given is gone: %v", err)
+	if d, err = workdir.Open(path); err != nil {
+		t.Fatalf("Open() after it was closed: %v", err)
 	}
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestWriteReplacesWholeFiles(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { // in which no disk is too slow
+		d, err := workdir.Open(filepath.Join(t.TempDir(), "work"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, content := range []string{"one", "two"} {
+			if err := d.Write(mesh.FileIdentity, []byte(content)); err != nil {
+				t.Fatal(err)
+			}
+			if got, err := os.ReadFile(d.File(mesh.FileIdentity)); err != nil || string(got) != content {
+				t.Errorf("file = %q, %v, want %q", got, err, content)
+			}
+		}
+		entries, err := os.ReadDir(filepath.Dir(d.File(mesh.FileIdentity)))
+		if err != nil || len(entries) != 1 {
+			t.Errorf("entries = %v, %v, want the file alone", entries, err)
+		}
+		if info, err := os.Stat(d.File(mesh.FileIdentity)); err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("mode = %v, %v, want 0600", info, err)
+		}
+		if err := d.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Stat(d.Path); err != nil {
+			t.Errorf("a directory that was given is gone: %v", err)
+		}
+	})
 }
 
 func TestDirectoriesOfTheDeadAreRemoved(t *testing.T) {

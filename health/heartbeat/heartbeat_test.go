@@ -8,10 +8,10 @@ import (
 	"time"
 
 	"github.com/sonde-mesh/sonde/health/heartbeat"
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
 func TestLoop(t *testing.T) {
-	t.Parallel()
 	const limit = 10 * time.Second
 	tests := []struct {
 		name  string
@@ -28,16 +28,13 @@ func TestLoop(t *testing.T) {
 		{"a beat while it waits is no turn", func(l *heartbeat.Loop) { l.Beat(); <-time.After(time.Hour) }, false},
 	}
 	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				l := heartbeat.New("reconcile", limit)
-				test.turn(l)
-				var stuck *heartbeat.StuckError
-				if err := l.Check(); errors.As(err, &stuck) != test.stuck {
-					t.Errorf("got %v, want stuck %t", err, test.stuck)
-				}
-			})
+		virtual.Run(t, test.name, func(t *testing.T) {
+			l := heartbeat.New("reconcile", limit)
+			test.turn(l)
+			var stuck *heartbeat.StuckError
+			if err := l.Check(); errors.As(err, &stuck) != test.stuck {
+				t.Errorf("got %v, want stuck %t", err, test.stuck)
+			}
 		})
 	}
 }

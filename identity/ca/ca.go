@@ -13,12 +13,23 @@ import (
 	"time"
 )
 
-// maxBackdate is how much earlier than its creation a certificate becomes valid, so that peers whose clocks are behind
-// accept it. For a short validity it is at most a tenth of that, so that the time of renewal, after two thirds of the span
-// from NotBefore to NotAfter, is always in the future at first.
-const maxBackdate = 5 * time.Minute
+// How much earlier than its creation a certificate becomes valid, at most, so that peers whose clocks are behind accept it. That of a proxy is
+// renewed after two thirds of the span from NotBefore to NotAfter, which has to be in the future at first: never more than a tenth of the validity.
+const (
+	maxBackdate   = 5 * time.Minute
+	maxBackdateCA = 24 * time.Hour
+)
 
-func backdate(validity time.Duration) time.Duration { return min(maxBackdate, validity/10) }
+// TimeFor returns the time at which to verify certificates that CAs of the control plane have signed: now, or when the last of them becomes valid.
+// A signature shows that it was that late already, so a clock that is behind, and not the certificate, is wrong.
+func TimeFor(now time.Time, certs ...*x509.Certificate) time.Time {
+	for _, c := range certs {
+		if now.Before(c.NotBefore) {
+			now = c.NotBefore
+		}
+	}
+	return now
+}
 
 // CA is a certificate authority. It is immutable.
 type CA struct {
@@ -38,7 +49,7 @@ func NewOf(key *ecdsa.PrivateKey, template *x509.Certificate, now time.Time, val
 	template.SerialNumber = newSerial()
 	// The CAs of one mesh have different subjects, so that issuers can be told apart while both are trusted.
 	template.Subject.SerialNumber = template.SerialNumber.Text(16)
-	template.NotBefore = now.Add(-backdate(validity))
+	template.NotBefore = now.Add(-min(maxBackdateCA, validity/10))
 	template.NotAfter = now.Add(validity)
 	template.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageCRLSign
 	template.BasicConstraintsValid = true
@@ -95,13 +106,24 @@ func (c *CA) Encode() (certificate, key []byte) {
 	return pem.EncodeToMemory(&pem.Block{Type: pemCertificate, Bytes: c.Cert.Raw}), key
 }
 
+// SignOwn is Sign for a certificate of the control plane itself. It is valid from when the CA is, so that a clock that was set back, here or at a
+// client, does not make it invalid.
+func (c *CA) SignOwn(template *x509.Certificate, public any, now time.Time, validity time.Duration) (*x509.Certificate, error) {
+	template.NotBefore = c.Cert.NotBefore
+	return c.sign(template, public, now, validity)
+}
+
 // Sign issues a leaf certificate, which never outlives the CA. It sets serial number and dates of the template.
 func (c *CA) Sign(template *x509.Certificate, public any, now time.Time, validity time.Duration) (*x509.Certificate, error) {
+	template.NotBefore = now.Add(-min(maxBackdate, validity/10))
+	return c.sign(template, public, now, validity)
+}
+
+func (c *CA) sign(template *x509.Certificate, public any, now time.Time, validity time.Duration) (*x509.Certificate, error) {
 	if !now.Before(c.Cert.NotAfter) {
 		return nil, fmt.Errorf("sign certificate: the CA expired at %s; rotate it", c.Cert.NotAfter.UTC().Format(time.RFC3339))
 	}
 	template.SerialNumber = newSerial()
-	template.NotBefore = now.Add(-backdate(validity))
 	template.NotAfter = now.Add(validity)
 	if template.NotAfter.After(c.Cert.NotAfter) {
 		template.NotAfter = c.Cert.NotAfter

@@ -1,7 +1,6 @@
 package ca
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -40,6 +39,11 @@ type Set struct {
 	Rotation *Rotation
 	// Epoch grows with each change of the CAs: it is at least the Unix time of the change, which is more than those of CAs that were lost.
 	Epoch int64
+}
+
+// NewSet returns the set of one CA, with the epoch of that time.
+func NewSet(only *CA, at time.Time) *Set {
+	return &Set{CAs: []*CA{only}, Signing: only, Epoch: at.Unix()}
 }
 
 // ID returns a hash of the CAs that does not depend on their order.
@@ -100,14 +104,4 @@ func (s *Set) with(cas []*CA, signing *CA, r *Rotation, now time.Time) *Set {
 		next.Epoch = max(s.Epoch+1, now.Unix())
 	}
 	return next
-}
-
-// Follows returns an error if s, which was read from the storage, is older than what this process has used. A restored backup would take
-// CAs from the clients that trust them.
-func (s *Set) Follows(before *Set) error {
-	if s.Epoch < before.Epoch {
-		return fmt.Errorf("epoch: %d: must be at least %d, the epoch in use; to use a CA that was restored, restart the control plane and rotate the CA",
-			s.Epoch, before.Epoch)
-	}
-	return nil
 }

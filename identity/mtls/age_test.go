@@ -5,21 +5,20 @@ import (
 	"context"
 	"fmt"
 	mathrand "math/rand/v2"
-	"net"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/net/http2"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 
-	"github.com/sonde-mesh/sonde/internal/waittest"
+	"github.com/sonde-mesh/sonde/internal/testing/wait"
 )
 
 // aged returns how many connections are counted as such.
@@ -40,51 +39,44 @@ func (s *served) aged() float64 {
 
 // TestAgedConnectionsAreCounted has connections end by their age, and others as the last of them does, which are not counted.
 func TestAgedConnectionsAreCounted(t *testing.T) {
-	aged := make(chan bool, 10) // of the streams that have ended
-	s := serve(t, limits{}, grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: time.Second, MaxConnectionAgeGrace: 100 * time.Millisecond}),
-		grpc.ChainStreamInterceptor(func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
-			defer func() { aged <- Aged(stream.Context()) }()
-			return next(srv, stream)
-		}))
-	pair, _ := s.certificate(time.Hour)
-	for range 2 {
-		end := s.watch(s.tls(pair))
-		select {
-		case <-end:
-		case <-time.After(patience):
-			t.Fatal("the connection goes on")
+	synctest.Test(t, func(t *testing.T) {
+		aged := make(chan bool, 10) // of the streams that have ended
+		s := serve(t, limits{}, grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: time.Second, MaxConnectionAgeGrace: 100 * time.Millisecond}),
+			grpc.ChainStreamInterceptor(func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+				defer func() { aged <- Aged(stream.Context()) }()
+				return next(srv, stream)
+			}))
+		pair, _ := s.certificate(time.Hour)
+		for range 2 {
+			wait.Receive(t, "the end of the connection", s.watch(s.tls(pair)))
+			if !<-aged {
+				t.Error("the handler does not know that the connection has reached its age")
+			}
 		}
-		if !<-aged {
-			t.Error("the handler does not know that the connection has reached its age")
-		}
-	}
-	waittest.Until(t, patience, "two connections that are counted", func() error {
+		synctest.Wait()
 		if got := s.aged(); got != 2 {
-			return fmt.Errorf("%v", got)
+			t.Errorf("%v connections are counted, want two", got)
 		}
-		return nil
 	})
 }
 
 // TestOtherConnectionsAreNotCounted has one connection end before its certificate does, and one with the GOAWAY of a server that stops.
 func TestOtherConnectionsAreNotCounted(t *testing.T) {
-	s := serve(t, limits{}, grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: time.Hour}))
-	short, _ := s.certificate(6 * time.Second)
-	<-s.watch(s.tls(short))
-	s.counts(closedExpiring, 1)
-	lasting, _ := s.certificate(time.Hour)
-	conn, err := grpc.NewClient("passthrough:///"+s.address, grpc.WithTransportCredentials(credentials.NewTLS(s.tls(lasting))))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close() }()
-	if _, err := healthv1.NewHealthClient(conn).Check(t.Context(), &healthv1.HealthCheckRequest{}); err != nil {
-		t.Fatal(err)
-	}
-	s.stop()
-	if got := s.aged(); got != 0 {
-		t.Errorf("%v connections are counted, want none", got)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		s := serve(t, limits{}, grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: time.Hour}))
+		short, _ := s.certificate(6 * time.Second)
+		<-s.watch(s.tls(short))
+		s.counts(closedExpiring, 1)
+		lasting, _ := s.certificate(time.Hour)
+		conn := s.client(s.tls(lasting))
+		if _, err := healthv1.NewHealthClient(conn).Check(wait.Context(t), &healthv1.HealthCheckRequest{}); err != nil {
+			t.Fatal(err)
+		}
+		s.stop()
+		if got := s.aged(); got != 0 {
+			t.Errorf("%v connections are counted, want none", got)
+		}
+	})
 }
 
 // wholeFrames returns the frames that are complete, and how many of them are GOAWAYs for the age.
@@ -158,61 +150,58 @@ func watchUntilEnd(ctx context.Context, conn *grpc.ClientConn) {
 
 // TestConnectionsSpread has all clients on one of two servers, as after a restart of the other. They spread again as their connections age.
 func TestConnectionsSpread(t *testing.T) {
-	const clients = 20
-	age := grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: time.Second, MaxConnectionAgeGrace: 100 * time.Millisecond})
-	s := serve(t, limits{identified: 2 * clients}, age)
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	other := grpc.NewServer(append(s.credentials.ServerOptions(), age)...)
-	healthv1.RegisterHealthServer(other, health.NewServer())
-	var running sync.WaitGroup
-	running.Go(func() { _ = other.Serve(listener) })
-	ctx, cancel := context.WithCancel(t.Context())
-	defer func() { cancel(); other.Stop(); running.Wait() }()
+	synctest.Test(t, func(t *testing.T) {
+		const clients, otherAddress = 20, "10.1.0.3:5678"
+		age := grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: time.Second, MaxConnectionAgeGrace: 100 * time.Millisecond})
+		s := serve(t, limits{identified: 2 * clients}, age)
+		listener, err := s.network.Listen(t.Context(), "tcp", otherAddress)
+		if err != nil {
+			t.Fatal(err)
+		}
+		other := grpc.NewServer(append(s.credentials.ServerOptions(), age)...)
+		healthv1.RegisterHealthServer(other, health.NewServer())
+		var running sync.WaitGroup
+		running.Go(func() { _ = other.Serve(listener) })
+		ctx, cancel := context.WithCancel(t.Context())
+		defer func() { cancel(); other.Stop(); running.Wait() }()
 
-	var moved [2]atomic.Int32 // clients by the server of their second connection
-	pair, _ := s.certificate(time.Hour)
-	for range clients {
-		running.Go(func() {
-			for dials := 0; ctx.Err() == nil; dials++ {
-				to := 0
-				if dials > 0 {
-					to = mathrand.IntN(2)
+		var moved [2]atomic.Int32 // clients by the server of their second connection
+		pair, _ := s.certificate(time.Hour)
+		for range clients {
+			running.Go(func() {
+				for dials := 0; ctx.Err() == nil; dials++ {
+					to := 0
+					if dials > 0 {
+						to = mathrand.IntN(2)
+					}
+					if dials == 1 {
+						moved[to].Add(1)
+					}
+					watchUntilEnd(ctx, s.clientOf([]string{serverAddress, otherAddress}[to], s.tls(pair)))
 				}
-				if dials == 1 {
-					moved[to].Add(1)
-				}
-				address := []string{s.address, listener.Addr().String()}[to]
-				conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(credentials.NewTLS(s.tls(pair))))
-				if err != nil {
-					t.Error(err)
+			})
+		}
+		running.Go(func() { // which no other reader wants
+			for {
+				select {
+				case <-s.callers:
+				case <-ctx.Done():
 					return
 				}
-				watchUntilEnd(ctx, conn)
 			}
 		})
-	}
-	running.Go(func() { // which no other reader wants
-		for {
-			select {
-			case <-s.callers:
-			case <-ctx.Done():
-				return
+		wait.Until(t, "all have moved", func() error {
+			if a, b := moved[0].Load(), moved[1].Load(); a+b != clients {
+				return fmt.Errorf("%d to the first, and %d to the other", a, b)
 			}
+			return nil
+		})
+		if a, b := moved[0].Load(), moved[1].Load(); a == 0 || b == 0 {
+			t.Errorf("%d have moved to the first, and %d to the other: want them spread", a, b)
+		}
+		synctest.Wait()
+		if aged := s.aged(); aged < clients {
+			t.Errorf("%v connections have reached their age, want %d or more", aged, clients)
 		}
 	})
-	waittest.Until(t, time.Minute, "all have moved", func() error {
-		if a, b := moved[0].Load(), moved[1].Load(); a+b != clients {
-			return fmt.Errorf("%d to the first, and %d to the other", a, b)
-		}
-		return nil
-	})
-	if a, b := moved[0].Load(), moved[1].Load(); a == 0 || b == 0 {
-		t.Errorf("%d have moved to the first, and %d to the other: want them spread", a, b)
-	}
-	if aged := s.aged(); aged < clients {
-		t.Errorf("%v connections have reached their age, want %d or more", aged, clients)
-	}
 }

@@ -44,9 +44,14 @@ type Options struct {
 	Registerer prometheus.Registerer
 	// Memory is how many bytes the process may use, which limits how many connections there may be without a certificate. Default 512 MiB.
 	Memory uint64
+	// Places limits connections beside the memory, such as by file descriptors. Default: it does not.
+	Places Places
 	// Now is the clock of certificates. Default time.Now.
 	Now func() time.Time
 }
+
+// Places are how many connections there may be in each room of Credentials, 0 for no other limit than that of memory.
+type Places struct{ Arrivals, Joins, Proxies int }
 
 // Credentials are TLS credentials. A connection goes through up to three rooms, each with places of its own, which its sources share
 // (package connlimit): arrivals until it has sent its ClientHello and it is its turn, handshakes during the rest of the handshake, and
@@ -89,7 +94,7 @@ func newCredentials(o Options, l limits) (*Credentials, error) {
 	if err != nil {
 		return nil, err
 	}
-	l = l.withDefaults(o.Memory)
+	l = l.withDefaults(o.Memory, o.Places)
 	return &Credentials{
 		TransportCredentials: credentials.NewTLS(o.TLS),
 		o:                    o,
@@ -100,9 +105,11 @@ func newCredentials(o Options, l limits) (*Credentials, error) {
 		unauthenticated: connlimit.NewPlaces[netip.Prefix](connlimit.Options{
 			Total: l.unauthenticated, Patience: l.patience, MaxPatience: l.maxPatience,
 		}),
-		identified: connlimit.NewPlaces[mesh.ID](connlimit.Options{Each: l.identified}),
-		paces:      &paces{l: l, of: map[mesh.ID]*pace{}},
-		settled:    &connections{open: map[*guardedConn]struct{}{}},
+		identified: connlimit.NewPlaces[mesh.ID](connlimit.Options{
+			Total: l.proxies, Each: l.identified, Patience: l.patience, MaxPatience: l.maxPatience,
+		}),
+		paces:   &paces{l: l, of: map[mesh.ID]*pace{}},
+		settled: &connections{open: map[*guardedConn]struct{}{}},
 	}, nil
 }
 
@@ -139,10 +146,15 @@ type entrant struct {
 	c      *Credentials
 	raw    net.Conn
 	source netip.Prefix
+	ctx    context.Context //nolint:containedctx // it ends with the place of the arrival
+	cancel func()
 }
 
 // drop ends the connection, which has lost its place.
-func (e *entrant) drop() { _ = e.raw.Close() }
+func (e *entrant) drop() {
+	e.cancel()
+	_ = e.raw.Close()
+}
 
 // reason returns why a connection was closed, as a label of the metric. A closed one has lost its place.
 func (e *entrant) reason(err error) string {
@@ -154,6 +166,8 @@ func (e *entrant) reason(err error) string {
 
 // enter goes through the rooms. A connection that waits for its turn keeps its place among the arrivals.
 func (e *entrant) enter() (net.Conn, credentials.AuthInfo, error) {
+	e.ctx, e.cancel = context.WithCancel(context.Background())
+	defer e.cancel()
 	arrival := e.c.arrivals.Take(e.source, e.drop)
 	defer arrival.Leave()
 	if err := e.raw.SetDeadline(time.Now().Add(e.c.limits.helloTimeout)); err != nil {
@@ -183,8 +197,11 @@ func (e *entrant) enter() (net.Conn, credentials.AuthInfo, error) {
 	turn.Leave()
 	if auth.peer != nil {
 		e.c.handshakes.Took(g.longest)
-		e.identified(g, auth.peer)
-	} else if err := e.joins(g); err != nil {
+		err = e.identified(g, auth.peer)
+	} else {
+		err = e.joins(g)
+	}
+	if err != nil {
 		return nil, nil, err
 	}
 	if err := e.raw.SetDeadline(time.Now().Add(e.c.limits.handshakeTimeout)); err != nil { // of the first bytes of HTTP/2; gRPC clears it
@@ -217,13 +234,21 @@ func (e *entrant) handshake(g *guardedConn) (net.Conn, authInfo, error) {
 	return &watchedConn{Conn: conn, aged: &g.aged}, auth, nil
 }
 
-// identified takes a place among the connections of a proxy.
-func (e *entrant) identified(g *guardedConn, p *identity.Peer) {
+// identified takes a place among the connections of a proxy. If there is none for any proxy, one that has a call is not cut off for another.
+func (e *entrant) identified(g *guardedConn, p *identity.Peer) error {
 	counter := e.c.metrics.closed
-	place := e.c.identified.Take(p.ID(), func() {
+	place, ok := e.c.identified.Await(e.ctx, e.c.limits.waitTimeout, p.ID(), func() {
 		counter.WithLabelValues(closedIdentity).Inc()
 		_ = g.Close()
 	})
+	if !ok && e.ctx.Err() != nil { // it has left, or the server ends
+		return errTooMany
+	}
+	if !ok {
+		e.c.o.Logger.Warn("rejected a proxy, the limit of open files allows no more connections", "peer", e.raw.RemoteAddr().String(), "limit", e.c.limits.proxies)
+		return errTooMany
+	}
+	place.Idle()
 	pace := e.c.paces.take(p.ID())
 	e.c.settled.add(g)
 	g.settle(place, pace.limiter, func() {
@@ -234,6 +259,7 @@ func (e *entrant) identified(g *guardedConn, p *identity.Peer) {
 		}
 	})
 	g.closeAfter(connLife(p.NotAfter.Sub(e.c.o.Now())), counter.WithLabelValues(closedExpiring).Inc)
+	return nil
 }
 
 // joins awaits a place among the connections without a certificate.

@@ -10,10 +10,11 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/sonde-mesh/sonde/internal/connlimit"
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
+	"github.com/sonde-mesh/sonde/internal/testing/wait"
 )
 
 // hello returns what a client sends first.
@@ -38,11 +39,7 @@ func hello(t testing.TB) []byte {
 func (s *served) hold(n int, first []byte) (held []net.Conn) {
 	s.t.Helper()
 	for range n {
-		c, err := net.Dial("tcp", s.address)
-		if err != nil {
-			s.t.Fatal(err)
-		}
-		s.t.Cleanup(func() { _ = c.Close() })
+		c := s.raw()
 		_, _ = c.Write(first) // it may be closed already
 		held = append(held, c)
 	}
@@ -53,34 +50,32 @@ func (s *served) hold(n int, first []byte) (held []net.Conn) {
 func (s *served) holdTLS(n int) {
 	s.t.Helper()
 	for range n {
-		if c, err := tls.Dial("tcp", s.address, s.tls()); err == nil { // else others have taken its place
-			s.t.Cleanup(func() { _ = c.Close() })
-		}
+		_, _ = s.handshake(s.tls()) // others may have taken its place
 	}
 }
 
 // TestHeldConnectionsKeepNobodyOut holds more connections of each kind than there are places, at the address of those who have a question.
 func TestHeldConnectionsKeepNobodyOut(t *testing.T) {
-	l := limits{
-		arrivals: 8, handshakes: 4, unauthenticated: 4, patience: 100 * time.Millisecond, maxPatience: 200 * time.Millisecond,
-		helloTimeout: time.Minute, handshakeTimeout: time.Minute, unauthenticatedLife: time.Minute,
-	}
-	started := hello(t)
-	for name, hold := range map[string]func(s *served){
-		"silent":                        func(s *served) { s.hold(50, nil) },
-		"one byte":                      func(s *served) { s.hold(50, []byte{recordHandshake}) },
-		"half a hello":                  func(s *served) { s.hold(50, started[:len(started)/2]) },
-		"a hello that is announced":     func(s *served) { s.hold(50, []byte{recordHandshake, 3, 1, 0x40, 0}) },
-		"half a handshake":              func(s *served) { s.hold(50, started) },
-		"no certificate":                func(s *served) { s.holdTLS(8) },
-		"all of these":                  func(s *served) { s.hold(20, nil); s.hold(20, started); s.holdTLS(8); s.hold(20, started) },
-		"another protocol, and no more": func(s *served) { s.hold(50, []byte("GET / HTTP/1.1\r\n")) },
+	for name, hold := range map[string]func(s *served, started []byte){
+		"silent":                    func(s *served, _ []byte) { s.hold(50, nil) },
+		"one byte":                  func(s *served, _ []byte) { s.hold(50, []byte{recordHandshake}) },
+		"half a hello":              func(s *served, started []byte) { s.hold(50, started[:len(started)/2]) },
+		"a hello that is announced": func(s *served, _ []byte) { s.hold(50, []byte{recordHandshake, 3, 1, 0x40, 0}) },
+		"half a handshake":          func(s *served, started []byte) { s.hold(50, started) },
+		"no certificate":            func(s *served, _ []byte) { s.holdTLS(8) },
+		"all of these": func(s *served, started []byte) {
+			s.hold(20, nil)
+			s.hold(20, started)
+			s.holdTLS(8)
+			s.hold(20, started)
+		},
+		"another protocol, and no more": func(s *served, _ []byte) { s.hold(50, []byte("GET / HTTP/1.1\r\n")) },
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := serve(t, l)
+		virtual.Run(t, name, func(t *testing.T) {
+			s := serve(t, limits{arrivals: 8, handshakes: 4, unauthenticated: 4})
 			pair, _ := s.certificate(time.Hour)
-			hold(s)
+			began := time.Now()
+			hold(s, hello(t))
 			for range 3 {
 				s.watch(s.tls(pair), grpc.WaitForReady(true))
 				if got := s.caller(); got.ID() != "default/web-1" {
@@ -91,6 +86,9 @@ func TestHeldConnectionsKeepNobodyOut(t *testing.T) {
 			if got := s.caller(); got.Dataplane != errUnauthenticated.Error() {
 				t.Errorf("caller = %+v, want one without a certificate", got)
 			}
+			if took := time.Since(began); took >= s.credentials.limits.helloTimeout {
+				t.Errorf("they are served after %s, when the others are over their time", took)
+			}
 		})
 	}
 }
@@ -98,98 +96,113 @@ func TestHeldConnectionsKeepNobodyOut(t *testing.T) {
 // TestWaitingEnds has others keep the only place of each kind.
 func TestWaitingEnds(t *testing.T) {
 	for name, hold := range map[string]func(s *served){
-		"handshakes":      func(s *served) { s.hold(2, hello(t)) },
+		"handshakes":      func(s *served) { s.hold(2, hello(s.t)) },
 		"unauthenticated": func(s *served) { s.holdTLS(2) },
 	} {
-		t.Run(name, func(t *testing.T) {
-			s := serve(t, limits{handshakes: 1, unauthenticated: 1, patience: time.Minute, maxPatience: time.Minute, waitTimeout: 50 * time.Millisecond})
+		virtual.Run(t, name, func(t *testing.T) {
+			s := serve(t, limits{handshakes: 1, unauthenticated: 1, patience: time.Minute, waitTimeout: 10 * time.Second})
 			hold(s)
+			time.Sleep(10*time.Second - 1)
+			s.counts(closedLimit, 0)
+			time.Sleep(time.Nanosecond)
 			s.counts(closedLimit, 1)
 		})
 	}
 }
 
 func TestCallsWithoutACertificate(t *testing.T) {
-	s := serve(t, limits{})
-	conn, err := grpc.NewClient("passthrough:///"+s.address, grpc.WithTransportCredentials(credentials.NewTLS(s.tls())))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close() }()
-	for method, want := range map[string]string{
-		healthv1.Health_Check_FullMethodName: "",
-		healthv1.Health_List_FullMethodName:  "rpc error: code = Unauthenticated desc = " + errUnauthenticated.Error(),
-	} {
-		got := ""
-		if err := conn.Invoke(t.Context(), method, &healthv1.HealthListRequest{}, &healthv1.HealthListResponse{}); err != nil {
-			got = err.Error()
+	synctest.Test(t, func(t *testing.T) {
+		s := serve(t, limits{})
+		conn := s.client(s.tls())
+		for method, want := range map[string]string{
+			healthv1.Health_Check_FullMethodName: "",
+			healthv1.Health_List_FullMethodName:  "rpc error: code = Unauthenticated desc = " + errUnauthenticated.Error(),
+		} {
+			got := ""
+			if err := conn.Invoke(wait.Context(t), method, &healthv1.HealthListRequest{}, &healthv1.HealthListResponse{}); err != nil {
+				got = err.Error()
+			}
+			if got != want {
+				t.Errorf("%s: %q, want %q", method, got, want)
+			}
 		}
-		if got != want {
-			t.Errorf("%s: %q, want %q", method, got, want)
-		}
-	}
+	})
 }
 
 // TestConnectionsOfOneProxy opens more connections than one proxy may have: those with a call stay for as long as there are others.
 func TestConnectionsOfOneProxy(t *testing.T) {
-	s := serve(t, limits{identified: 3})
-	pair, _ := s.certificate(time.Hour)
-	called := s.watch(s.tls(pair))
-	s.caller()
-	for range 10 {
-		c, err := tls.Dial("tcp", s.address, s.tls(pair))
+	synctest.Test(t, func(t *testing.T) {
+		s := serve(t, limits{identified: 3})
+		pair, _ := s.certificate(time.Hour)
+		called := s.watch(s.tls(pair))
+		s.caller()
+		for range 10 {
+			if _, err := s.handshake(s.tls(pair)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.counts(closedIdentity, 8)
+		s.goesOn("the connection with a call", called)
+		newest := s.watch(s.tls(pair))
+		s.caller()
+		for range 2 {
+			s.watch(s.tls(pair))
+			s.caller()
+		}
+		<-called // all have a call: the oldest
+		s.goesOn("a newer connection", newest)
+	})
+}
+
+// TestProxiesBeyondTheLimit has a proxy with all places of proxies: it keeps them, and may replace its own.
+func TestProxiesBeyondTheLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := serve(t, limits{identified: 2, proxies: 2, waitTimeout: 10 * time.Second})
+		first, _ := s.certificate(time.Hour)
+		second, _ := issue(t, s.authority, "other", time.Hour)
+		oldest := s.watch(s.tls(first))
+		s.caller()
+		newer := s.watch(s.tls(first))
+		s.caller()
+		began := time.Now()
+		refused, err := s.handshake(s.tls(second))
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer func() { _ = c.Close() }()
-	}
-	s.counts(closedIdentity, 8)
-	select {
-	case e := <-called:
-		t.Errorf("the connection with a call ended: %v", e.err)
-	default:
-	}
-	newest := s.watch(s.tls(pair))
-	s.caller()
-	for range 2 {
-		s.watch(s.tls(pair))
+		_, _ = io.Copy(io.Discard, refused)
+		if took := time.Since(began); took != 10*time.Second {
+			t.Errorf("another proxy is refused after %s, want 10s", took)
+		}
+		s.counts(closedLimit, 1)
+		s.goesOn("the oldest connection", oldest)
+		s.watch(s.tls(first))
 		s.caller()
-	}
-	select {
-	case <-called: // all have a call: the oldest
-	case e := <-newest:
-		t.Errorf("a newer connection ended: %v", e.err)
-	case <-time.After(patience):
-		t.Error("four connections go on")
-	}
+		<-oldest
+		s.goesOn("a newer connection", newer)
+		s.counts(closedLimit, 1)
+		s.counts(closedIdentity, 1)
+	})
 }
 
 func TestCloseEndsWhatIsNotIdentified(t *testing.T) {
-	s := serve(t, limits{handshakes: 1, patience: time.Minute, maxPatience: time.Minute, helloTimeout: time.Minute, handshakeTimeout: time.Minute})
-	pair, _ := s.certificate(time.Hour)
-	stays := s.watch(s.tls(pair))
-	s.caller()
-	held := s.hold(2, nil)
-	held = append(held, s.hold(2, hello(t))...)
-	s.credentials.Close()
-	for _, c := range held {
-		if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
-			t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		s := serve(t, limits{handshakes: 1})
+		pair, _ := s.certificate(time.Hour)
+		stays := s.watch(s.tls(pair))
+		s.caller()
+		held := s.hold(2, nil)
+		held = append(held, s.hold(2, hello(t))...)
+		synctest.Wait()
+		closed := time.Now()
+		s.credentials.Close()
+		for _, c := range held {
+			_, _ = io.Copy(io.Discard, c)
 		}
-		if _, err := io.Copy(io.Discard, c); isTimeout(err) {
-			t.Error("a connection goes on")
+		if took := time.Since(closed); took > 0 {
+			t.Errorf("a connection goes on for %s", took)
 		}
-	}
-	select {
-	case e := <-stays:
-		t.Errorf("the connection of a proxy ended: %v", e.err)
-	default:
-	}
-}
-
-func isTimeout(err error) bool {
-	timeout, ok := err.(net.Error) //nolint:errorlint // that of a net.Conn
-	return ok && timeout.Timeout()
+		s.goesOn("the connection of a proxy", stays)
+	})
 }
 
 // TestPaceOfOneProxy has a client send as fast as it can, over two connections.
@@ -228,7 +241,7 @@ func TestPaceOfOneProxy(t *testing.T) {
 		if n := kept(); n != 1 {
 			t.Errorf("%d paces are kept for who connects again, want 1", n)
 		}
-		<-time.After(9 * time.Second)
+		time.Sleep(9 * time.Second)
 		if n := kept(); n != 0 {
 			t.Errorf("%d paces are kept for ever", n)
 		}
@@ -237,32 +250,27 @@ func TestPaceOfOneProxy(t *testing.T) {
 
 // TestCallsOfOneProxy makes more calls than a proxy may: it waits, and no other does.
 func TestCallsOfOneProxy(t *testing.T) {
-	const calls = 10
-	s := serve(t, limits{identifiedRate: 1, identifiedBurst: calls * callCost})
-	pair, _ := s.certificate(time.Hour)
-	other, _ := issue(t, s.authority, "other", time.Hour)
-	check := func(pair tls.Certificate, deadline time.Duration) error {
-		conn, err := grpc.NewClient("passthrough:///"+s.address, grpc.WithTransportCredentials(credentials.NewTLS(s.tls(pair))))
-		if err != nil {
-			return err
+	synctest.Test(t, func(t *testing.T) {
+		const calls = 10
+		s := serve(t, limits{identifiedRate: 1, identifiedBurst: calls * callCost})
+		pair, _ := s.certificate(time.Hour)
+		other, _ := issue(t, s.authority, "other", time.Hour)
+		atOnce := func(pair tls.Certificate) bool {
+			began := time.Now()
+			if err := s.check(s.tls(pair), &healthv1.HealthCheckRequest{}); err != nil {
+				t.Error(err)
+			}
+			return time.Now().Equal(began)
 		}
-		defer conn.Close() //nolint:errcheck // nothing more is sent
-		ctx, cancel := context.WithTimeout(t.Context(), deadline)
-		defer cancel()
-		_, err = healthv1.NewHealthClient(conn).Check(ctx, &healthv1.HealthCheckRequest{})
-		return err
-	}
-	if err := check(pair, patience); err != nil {
-		t.Errorf("the first call: %v", err)
-	}
-	made := 1
-	for made <= calls && check(pair, time.Second) == nil { // one that waits gets no answer for a second
-		made++
-	}
-	if made > calls {
-		t.Errorf("%d calls were answered at once, want at most %d", made, calls)
-	}
-	if err := check(other, patience); err != nil {
-		t.Errorf("a call of another proxy: %v", err)
-	}
+		made := 0
+		for made <= calls && atOnce(pair) {
+			made++
+		}
+		if made == 0 || made > calls {
+			t.Errorf("%d calls were answered at once, want at most %d", made, calls)
+		}
+		if !atOnce(other) {
+			t.Error("a call of another proxy waits")
+		}
+	})
 }

@@ -33,8 +33,8 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 		}),
 		closed: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "sonde_identity_connections_closed_total",
-			Help: "Connections of agents and proxies closed by the control plane, by reason: limit (others needed the place: no " +
-				"certificate, or not yet), handshake, unauthenticated (over their time without a certificate), expiring (their certificate " +
+			Help: "Connections of agents and proxies closed by the control plane, by reason: limit (no place, or others needed it: no " +
+				"certificate, or not yet, or more proxies than the limit of open files allows), handshake, unauthenticated (over their time without a certificate), expiring (their certificate " +
 				"ends soon), identity (more of one proxy than it may have), away (this replica serves no proxies for now, another does).",
 		}, []string{"reason"}),
 		aged: prometheus.NewCounter(prometheus.CounterOpts{

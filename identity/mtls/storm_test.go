@@ -4,34 +4,36 @@ import (
 	"crypto/tls"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
-// TestStorm connects many more clients at once from one address than there are places, with and without a certificate, on a machine that
-// has them all to run: each is slow, and none is refused.
+// TestStorm connects many more clients at once from one address than there are places, with and without a certificate, and each is slow: all are
+// served in turn, and none is refused.
 func TestStorm(t *testing.T) {
-	const clients = 150
-	l := patient()
-	l.handshakes, l.unauthenticated, l.identified = 10, 2*clients, clients
-	s := serve(t, l)
-	pair, _ := s.certificate(time.Hour)
-	configs := []*tls.Config{s.tls(), s.tls(pair)}
-	var running sync.WaitGroup
-	for n := range clients {
-		running.Go(func() {
-			c, err := tls.Dial("tcp", s.address, configs[n%len(configs)])
-			if err != nil {
-				t.Errorf("client %d: %v", n, err)
-				return
-			}
-			defer func() { _ = c.Close() }()
-			if err := c.SetDeadline(time.Now().Add(time.Minute)); err != nil {
-				t.Error(err)
-			}
-			if _, err := c.Read(make([]byte, 1)); err != nil {
-				t.Errorf("client %d: %v", n, err)
-			}
-		})
-	}
-	running.Wait()
+	synctest.Test(t, func(t *testing.T) {
+		const clients, handshakes, takes = 150, 10, 400 * time.Millisecond
+		s := serve(t, limits{handshakes: handshakes, unauthenticated: 2 * clients, identified: clients})
+		pair, _ := s.certificate(time.Hour)
+		pairs := []*tls.Certificate{{}, &pair}
+		began := time.Now()
+		var running sync.WaitGroup
+		for n := range clients {
+			running.Go(func() {
+				config := s.tls()
+				config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+					time.Sleep(takes)
+					return pairs[n%len(pairs)], nil
+				}
+				if _, err := tls.Client(s.raw(), config).Read(make([]byte, 1)); err != nil {
+					t.Errorf("client %d: %v", n, err)
+				}
+			})
+		}
+		running.Wait()
+		if took, want := time.Since(began), clients/handshakes*takes; took != want {
+			t.Errorf("all are served after %s, want %s with %d at a time", took, want, handshakes)
+		}
+		s.counts(closedLimit, 0)
+	})
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sonde-mesh/sonde/health/heartbeat"
+	"github.com/sonde-mesh/sonde/internal/run"
 )
 
 // Names of the files in a directory of Files, as cert-manager and Secrets of type kubernetes.io/tls have them.
@@ -49,7 +50,7 @@ type FilesOptions struct {
 // Files is a serving certificate that another program keeps in a directory, and renews there. It may be used from any goroutine.
 type Files struct {
 	o       FilesOptions
-	changed chan struct{}
+	changed run.Signal
 	current atomic.Pointer[content]
 	problem string // the last one that was logged, for Run alone
 }
@@ -65,7 +66,7 @@ type content struct {
 // OpenFiles reads the files. A certificate that has expired is used, with an error in the log: what else the process does is not to
 // depend on who renews it. The error names the file.
 func OpenFiles(o FilesOptions) (*Files, error) {
-	f := &Files{o: o, changed: make(chan struct{}, 1)}
+	f := &Files{o: o, changed: run.NewSignal()}
 	c, err := f.read()
 	if err != nil {
 		return nil, err
@@ -98,18 +99,12 @@ func (f *Files) registerExpiry() error {
 
 // Run reads the files again and again until ctx ends, and then returns nil. What is wrong is logged; the last good certificate stays.
 func (f *Files) Run(ctx context.Context) error {
-	ticker := time.NewTicker(reread)
-	defer ticker.Stop()
-	for {
+	for range run.Every(ctx, reread) {
 		f.o.Loop.Begin()
 		f.reload(ctx)
 		f.o.Loop.End()
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-		}
 	}
+	return nil
 }
 
 func (f *Files) reload(ctx context.Context) {
@@ -118,10 +113,7 @@ func (f *Files) reload(ctx context.Context) {
 	if err == nil && !equal(now.texts, before.texts) {
 		f.current.Store(now)
 		f.o.Logger.InfoContext(ctx, "certificate of the webhook read", "directory", f.o.Directory, "expires", now.certificate.Leaf.NotAfter)
-		select {
-		case f.changed <- struct{}{}:
-		default: // the last change was not yet seen
-		}
+		f.changed.Set()
 	}
 	if err == nil {
 		err = f.current.Load().verify(f.o.Name)

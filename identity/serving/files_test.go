@@ -16,7 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sonde-mesh/sonde/identity/ca"
-	"github.com/sonde-mesh/sonde/internal/logtest"
+	"github.com/sonde-mesh/sonde/internal/testing/logtest"
 )
 
 const webhookName = "sonde-cp.sonde-system.svc"

@@ -8,6 +8,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"slices"
 	"strings"
@@ -18,7 +19,8 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/identity/ca"
 	"github.com/sonde-mesh/sonde/identity/secret"
-	"github.com/sonde-mesh/sonde/identity/secret/secrettest"
+	"github.com/sonde-mesh/sonde/internal/testing/secrettest"
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
 func parse(t *testing.T, certificate []byte) *x509.Certificate {
@@ -170,64 +172,58 @@ func TestMissedProxiesAreKept(t *testing.T) {
 
 // TestConnectionsOutliveTheRotation sends over a connection that was made before the new CA signs.
 func TestConnectionsOutliveTheRotation(t *testing.T) {
-	c := open(t, Options{Storage: &secrettest.Memory{}})
-	listener, err := tls.Listen("tcp", "127.0.0.1:0", c.TLS())
-	if err != nil {
-		t.Fatal(err)
-	}
-	var echoes sync.WaitGroup
-	echoes.Go(func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			echoes.Go(func() {
-				defer func() { _ = conn.Close() }()
-				buffer := make([]byte, 1)
-				for {
-					if _, err := conn.Read(buffer); err != nil {
-						return
-					}
-					if _, err := conn.Write(buffer); err != nil {
-						return
-					}
-				}
-			})
-		}
-	})
-	defer echoes.Wait()
-	defer func() { _ = listener.Close() }()
-	dial := func() (*tls.Conn, error) {
-		roots := x509.NewCertPool()
-		roots.AppendCertsFromPEM(c.CA())
-		return tls.Dial("tcp", listener.Addr().String(), &tls.Config{RootCAs: roots, ServerName: mesh.ServingName})
-	}
-	echo := func(conn net.Conn) {
-		t.Helper()
-		if _, err := conn.Write([]byte("x")); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := conn.Read(make([]byte, 1)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	before, err := dial()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = before.Close() }()
-	start(t, c)
-	for range 3 {
-		advance(t, c)
-		echo(before)
-		now, err := dial()
+	synctest.Test(t, func(t *testing.T) {
+		const address = "10.1.0.1:5678"
+		c, network := open(t, Options{Storage: &secrettest.Memory{}}), virtual.NewNetwork()
+		listener, err := network.Listen(t.Context(), "tcp", address)
 		if err != nil {
 			t.Fatal(err)
 		}
-		echo(now)
-		_ = now.Close()
-	}
+		defer func() { _ = listener.Close() }()
+		go func() {
+			for {
+				conn, err := listener.Accept()
+				if err != nil {
+					return
+				}
+				go func() {
+					defer func() { _ = conn.Close() }()
+					shown := tls.Server(conn, c.TLS())
+					_, _ = io.Copy(shown, shown)
+				}()
+			}
+		}()
+		dial := func() net.Conn {
+			t.Helper()
+			conn, err := network.DialFrom("10.1.0.2")(t.Context(), "tcp", address)
+			if err != nil {
+				t.Fatal(err)
+			}
+			roots := x509.NewCertPool()
+			roots.AppendCertsFromPEM(c.CA())
+			return tls.Client(conn, &tls.Config{RootCAs: roots, ServerName: mesh.ServingName})
+		}
+		echo := func(conn net.Conn) {
+			t.Helper()
+			if _, err := conn.Write([]byte("x")); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := conn.Read(make([]byte, 1)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		before := dial()
+		defer func() { _ = before.Close() }()
+		echo(before)
+		start(t, c)
+		for range 3 {
+			advance(t, c)
+			echo(before)
+			now := dial()
+			echo(now)
+			_ = now.Close()
+		}
+	})
 }
 
 func TestProcessesFollowEachOther(t *testing.T) {
@@ -283,8 +279,8 @@ func versionOf(m *secrettest.Memory, name string) string {
 func TestOrdersNeedARotation(t *testing.T) {
 	c := open(t, Options{Storage: &secrettest.Memory{}})
 	for name, order := range map[string]func(context.Context) error{"ForceRotation": c.ForceRotation, "ProceedRotation": c.ProceedRotation} {
-		if err := order(t.Context()); !errors.Is(err, errNoRotation) {
-			t.Errorf("%s() = %v, want errNoRotation", name, err)
+		if err := order(t.Context()); !errors.Is(err, ca.ErrNoRotation) {
+			t.Errorf("%s() = %v, want ErrNoRotation", name, err)
 		}
 	}
 	start(t, c)
@@ -300,6 +296,18 @@ func TestOrdersNeedARotation(t *testing.T) {
 	start(t, c)
 	if r := c.Rotation(); r.Forced || r.Proceed {
 		t.Errorf("the next rotation begins as %+v, want neither forced nor proceed", r)
+	}
+}
+
+// TestProceedIsOfOneRotation has a storage that says it without a rotation.
+func TestProceedIsOfOneRotation(t *testing.T) {
+	storage := &secrettest.Memory{}
+	open(t, Options{Storage: storage})
+	storage.Put(stateName, bent(t, storage.Get(stateName), func(f map[string]any) { f["proceed"] = true }))
+	c := open(t, Options{Storage: storage})
+	start(t, c)
+	if r := c.Rotation(); r.Proceed {
+		t.Errorf("the rotation begins as %+v, want that it waits for the operator", r)
 	}
 }
 
@@ -319,13 +327,39 @@ func TestCopiesAreWrittenLater(t *testing.T) {
 	if r := c.Rotation(); r.Step != ca.StepTrustBoth || r.CopiesErr == nil {
 		t.Errorf("Rotation() = %+v, want an error of the copies", r)
 	}
-	storage.Fail = nil
-	start(t, c)
-	if r := c.Rotation(); r.CopiesErr != nil {
-		t.Error(r.CopiesErr)
+	caughtUp := func() {
+		t.Helper()
+		if err := c.CatchUp(t.Context()); err != nil || c.Rotation().CopiesErr != nil {
+			t.Errorf("CatchUp() = %v, with an error of the copies: %v", err, c.Rotation().CopiesErr)
+		}
+		if !bytes.Equal(storage.Get(caName), c.CA()) {
+			t.Errorf("%s is not what is trusted", caName)
+		}
 	}
-	if !bytes.Equal(storage.Get(caName), c.CA()) {
-		t.Errorf("%s is not what is trusted", caName)
+	full := storage.Fail
+	storage.Fail = nil
+	caughtUp()
+	// Another program has changed a copy of the same state.
+	storage.Put(caName, []byte("x"))
+	storage.Fail = full
+	if err := c.follow(t.Context()); err == nil || c.Rotation().CopiesErr == nil {
+		t.Errorf("follow() = %v", err)
+	}
+	storage.Fail = nil
+	caughtUp()
+	reads := storage.Reads()
+	if caughtUp(); storage.Reads() != reads {
+		t.Error("it reads copies that are written")
+	}
+}
+
+// TestErrorWaitsForNoCopies has the copies be written meanwhile: it would wait for itself.
+func TestErrorWaitsForNoCopies(t *testing.T) {
+	c := open(t, Options{Storage: &secrettest.Memory{}})
+	c.copying.Lock()
+	defer c.copying.Unlock()
+	if err := c.ForceRotation(t.Context()); !errors.Is(err, ca.ErrNoRotation) {
+		t.Errorf("ForceRotation() = %v, want ErrNoRotation", err)
 	}
 }
 

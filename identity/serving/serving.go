@@ -1,12 +1,11 @@
-// Package serving keeps the certificate with which the control plane serves agents, Envoy and sondectl, and the CA that signs
-// it. That is none of the meshes' CAs. It is rotated as they are.
+// Package serving keeps the certificate with which the control plane serves agents, Envoy and sondectl, and the CA that
+// signs it. It is not a mesh's CA, but rotates like one.
 package serving
 
 import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"fmt"
 	"log/slog"
 	"net"
 	"sync"
@@ -20,12 +19,10 @@ import (
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/identity/ca"
 	"github.com/sonde-mesh/sonde/identity/secret"
+	"github.com/sonde-mesh/sonde/internal/run"
 )
 
-const (
-	caValidity          = 10 * 365 * 24 * time.Hour
-	certificateValidity = 30 * 24 * time.Hour
-)
+const caValidity = 10 * 365 * 24 * time.Hour
 
 // Options of a Certificate.
 type Options struct {
@@ -45,20 +42,18 @@ type Options struct {
 
 // Certificate is the serving certificate. Its key is only in memory. It may be used from any goroutine.
 type Certificate struct {
-	o     Options
-	names []string
-	// current is what the storage has. step is held from the decision on a step of the rotation until it is in use.
-	current atomic.Pointer[state]
-	step    sync.Mutex
-	// copied is what the copies in the storage were last written of, copiesErr why that failed, nil if it did not.
+	o      Options
+	shared *ca.Shared[*state]
+	// copied is what the copies in the storage were last written of, nil if that failed, and copiesErr why it did.
+	// copying is held to write them.
+	copying   sync.Mutex
 	copied    atomic.Pointer[state]
 	copiesErr atomic.Pointer[error]
 
-	mu      sync.Mutex // guards what follows
-	leaf    *tls.Certificate
-	signer  string // the ID of the CA that has signed the leaf
-	renew   time.Time
-	changed []chan struct{}
+	leaf *ownLeaf
+
+	mu      sync.Mutex // guards changed
+	changed []run.Signal
 }
 
 // Open opens the serving CA in the storage, or makes one, and makes a certificate. Run has to be called.
@@ -69,66 +64,40 @@ func Open(ctx context.Context, o Options) (*Certificate, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	c := &Certificate{o: o, names: append([]string{mesh.ServingName, "localhost"}, o.Names...)}
-	s, err := c.open(ctx)
-	if err != nil {
+	c := &Certificate{o: o}
+	c.shared = &ca.Shared[*state]{Storage: o.Storage, Name: stateName, Decode: decodeState, Used: c.used, Now: o.Now}
+	if _, err := c.shared.Open(ctx, func() (*state, error) { return c.create(ctx) }); err != nil {
 		return nil, err
 	}
-	c.put(s)
-	if err := c.writeCopies(ctx); err != nil {
+	if err := c.after(ctx, nil); err != nil {
 		return nil, err
 	}
-	if _, err := c.get(); err != nil {
-		return nil, err
-	}
-	err = ca.RegisterExpiry(o.Registerer, "", o.Now, func() *ca.CA { return c.current.Load().Signing })
-	if err == nil {
-		err = ca.RegisterEpoch(o.Registerer, "", func() *ca.Set { return c.current.Load().Set })
-	}
-	return c, err
-}
-
-// get returns the certificate, and makes a new one after two thirds of the validity of the old one, and when another CA signs.
-func (c *Certificate) get() (*tls.Certificate, error) {
-	s := c.current.Load()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	now := c.o.Now()
-	if c.signer == s.Signing.ID && now.Before(c.renew) {
-		return c.leaf, nil
-	}
-	key := ca.NewKey()
-	leaf, err := s.Signing.Sign(&x509.Certificate{
+	c.leaf = &ownLeaf{of: c, template: x509.Certificate{
 		Subject:     ca.Subject(mesh.ServingName),
-		DNSNames:    c.names,
+		DNSNames:    append([]string{mesh.ServingName, "localhost"}, o.Names...),
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback},
 		KeyUsage:    x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-	}, key.Public(), now, certificateValidity)
-	if err != nil {
-		return nil, fmt.Errorf("make serving certificate: %w", err)
+	}}
+	if _, err := c.leaf.get(); err != nil {
+		return nil, err
 	}
-	c.leaf = &tls.Certificate{Certificate: [][]byte{leaf.Raw}, PrivateKey: key, Leaf: leaf}
-	c.signer, c.renew = s.Signing.ID, now.Add(leaf.NotAfter.Sub(now)*2/3)
-	return c.leaf, nil
+	return c, c.shared.Register(o.Registerer, "")
 }
 
-// CA returns the certificates of all CAs against which clients verify the control plane, PEM: during a rotation there are two.
-func (c *Certificate) CA() []byte { return c.current.Load().pem() }
+// Signing returns the CA that signs. The certificate is valid from when that is.
+func (c *Certificate) Signing() *x509.Certificate { return c.shared.Current().Signing.Cert }
+
+// CA returns the certificates of all CAs against which clients verify the control plane, PEM: during a rotation there
+// are two.
+func (c *Certificate) CA() []byte { return c.shared.Current().pem() }
 
 // Trusted returns what CA does as agents get it.
-func (c *Certificate) Trusted() identity.Bundle {
-	s := c.current.Load()
-	b := identity.Bundle{ID: s.ID(), Epoch: s.Epoch}
-	for _, trusted := range s.CAs {
-		b.Roots = append(b.Roots, trusted.Cert.Raw)
-	}
-	return b
-}
+func (c *Certificate) Trusted() identity.Bundle { return identity.BundleOf(c.shared.Current().Set) }
 
 // Changed returns a channel that receives after CA has changed, or which of them signs, or the step of a rotation.
 func (c *Certificate) Changed() <-chan struct{} {
-	changed := make(chan struct{}, 1)
+	changed := run.NewSignal()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.changed = append(c.changed, changed)
@@ -139,6 +108,6 @@ func (c *Certificate) Changed() <-chan struct{} {
 func (c *Certificate) TLS() *tls.Config {
 	return &tls.Config{
 		MinVersion:     tls.VersionTLS13,
-		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return c.get() },
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return c.leaf.get() },
 	}
 }

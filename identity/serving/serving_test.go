@@ -6,12 +6,13 @@ import (
 	"crypto/x509"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
-	"github.com/sonde-mesh/sonde/identity/secret/secrettest"
+	"github.com/sonde-mesh/sonde/internal/testing/secrettest"
 )
 
 // earlier returns a storage as a release without rotation has left it.
@@ -138,4 +139,30 @@ func TestCAIsMeasured(t *testing.T) {
 	if len(got) != 3 || got["sonde_identity_ca_expiry_seconds"] <= 0 || got["sonde_identity_ca_validity_seconds"] < got["sonde_identity_ca_expiry_seconds"] || got["sonde_bundle_epoch"] != float64(c.Trusted().Epoch) {
 		t.Errorf("metrics = %v, want the expiry of the CA, its validity and its epoch", got)
 	}
+}
+
+// A clock that is set back does not put off the renewal beyond what a client with the right time accepts. That the wall clock alone is enough, as after a
+// sleep, is above.
+func TestRenewalAfterClockIsSetBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ahead := 240 * time.Hour
+		c := open(t, Options{Storage: &secrettest.Memory{}, Now: func() time.Time { return time.Now().Round(0).Add(ahead) }})
+		serial := func() string {
+			leaf, err := c.leaf.get()
+			if err != nil {
+				t.Fatal(err)
+			}
+			return leaf.Leaf.SerialNumber.String()
+		}
+		first := serial()
+		ahead = 0
+		time.Sleep(certificateValidity*2/3 - time.Second)
+		if serial() != first {
+			t.Error("renewed before two thirds of its validity have passed")
+		}
+		time.Sleep(time.Second)
+		if serial() == first {
+			t.Error("not renewed once two thirds of its validity have passed")
+		}
+	})
 }

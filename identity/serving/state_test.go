@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sonde-mesh/sonde/identity/secret/secrettest"
-	"github.com/sonde-mesh/sonde/internal/logtest"
+	"github.com/sonde-mesh/sonde/internal/testing/logtest"
+	"github.com/sonde-mesh/sonde/internal/testing/secrettest"
 )
 
 // bent returns a state with something changed.
@@ -65,7 +65,7 @@ func TestBrokenStateIsNamed(t *testing.T) {
 	storage := &secrettest.Memory{}
 	open(t, Options{Storage: storage})
 	storage.Put(stateName, []byte("secret"))
-	if _, err := Open(t.Context(), Options{Storage: storage}); err == nil || !strings.Contains(err.Error(), "it is not JSON") || strings.Contains(err.Error(), "secret") {
+	if _, err := Open(t.Context(), Options{Storage: storage}); err == nil || !strings.Contains(err.Error(), "are not JSON") || strings.Contains(err.Error(), "secret") {
 		t.Errorf("Open() of garbage = %v", err)
 	}
 }
@@ -112,7 +112,7 @@ func FuzzDecodeState(f *testing.F) {
 		if s.Rotation != nil {
 			s.Next(time.Now())
 		}
-		again, err := s.encode()
+		again, err := s.Encode()
 		if err != nil {
 			t.Fatal(err)
 		}

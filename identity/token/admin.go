@@ -13,8 +13,8 @@ import (
 // adminFile holds the token of the admin API, on one line.
 const adminFile = "admin-token"
 
-// minAdmin is the shortest token that is accepted, since users may write the file themselves.
-const minAdmin = 16
+// How long a token may be: users may write the file themselves, and have to send it in a header.
+const minAdmin, maxAdmin = 16, 4096
 
 // OpenAdmin returns the token that callers of the admin API must send. It makes one if the storage has none.
 func OpenAdmin(ctx context.Context, storage secret.Store) (string, error) {
@@ -25,8 +25,11 @@ func OpenAdmin(ctx context.Context, storage secret.Store) (string, error) {
 		return "", fmt.Errorf("open %s: %w", adminFile, err)
 	}
 	token := strings.TrimSpace(string(data))
-	if len(token) < minAdmin {
-		return "", errors.New("open " + adminFile + ": the token is too short; remove the file to get a new one")
+	if n := len(token); n < minAdmin || n > maxAdmin {
+		return "", fmt.Errorf("open %s: the token has %d bytes: must have from %d to %d; remove the file to get a new one", adminFile, n, minAdmin, maxAdmin)
+	}
+	if strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return "", errors.New("open " + adminFile + ": must be one word of printable ASCII; remove the file to get a new one")
 	}
 	return token, nil
 }

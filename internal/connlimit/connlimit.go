@@ -6,6 +6,7 @@ package connlimit
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"net"
 	"net/http"
 	"net/netip"
@@ -89,6 +90,15 @@ func (c *conn) Close() error {
 	c.place.Leave()
 	c.cancel()
 	return c.Conn.Close()
+}
+
+// SetLinger is that of a TCP connection.
+func (c *conn) SetLinger(seconds int) error {
+	tcp, ok := c.Conn.(interface{ SetLinger(seconds int) error })
+	if !ok {
+		return errors.ErrUnsupported
+	}
+	return tcp.SetLinger(seconds)
 }
 
 // ConnState is a hook for http.Server, which needs it to prefer connections that ask nothing where one is to be closed. A connection of

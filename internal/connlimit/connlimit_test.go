@@ -6,12 +6,12 @@ import (
 	"net/http"
 	"net/netip"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sonde-mesh/sonde/internal/connlimit"
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
 // caller is the server's end of a connection.
@@ -160,30 +160,28 @@ func TestWhoHasJustComeMayAsk(t *testing.T) {
 		"long ago":       {false, time.Second, 0},
 		"and it answers": {true, 0, 0},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				limiter := connlimit.New(1)
-				backlog := []*caller{{source: &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1)}}, {source: &net.TCPAddr{IP: net.IPv4(10, 0, 0, 2)}}}
-				l := limiter.Listener(&callers{backlog: backlog})
-				first, err := l.Accept()
-				if err != nil {
-					t.Fatal(err)
-				}
-				if tc.active {
-					limiter.ConnState(first, http.StateActive)
-				}
-				<-time.After(tc.since)
-				begin := time.Now()
-				if _, err := l.Accept(); err != nil {
-					t.Fatal(err)
-				}
-				if got := time.Since(begin); got != tc.want {
-					t.Errorf("the next one waits %s, want %s", got, tc.want)
-				}
-				if backlog[0].closed != 1 {
-					t.Errorf("the first was closed %d times, want once", backlog[0].closed)
-				}
-			})
+		virtual.Run(t, name, func(t *testing.T) {
+			limiter := connlimit.New(1)
+			backlog := []*caller{{source: &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1)}}, {source: &net.TCPAddr{IP: net.IPv4(10, 0, 0, 2)}}}
+			l := limiter.Listener(&callers{backlog: backlog})
+			first, err := l.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if tc.active {
+				limiter.ConnState(first, http.StateActive)
+			}
+			<-time.After(tc.since)
+			begin := time.Now()
+			if _, err := l.Accept(); err != nil {
+				t.Fatal(err)
+			}
+			if got := time.Since(begin); got != tc.want {
+				t.Errorf("the next one waits %s, want %s", got, tc.want)
+			}
+			if backlog[0].closed != 1 {
+				t.Errorf("the first was closed %d times, want once", backlog[0].closed)
+			}
 		})
 	}
 }

@@ -5,8 +5,9 @@ import (
 	"net"
 	"net/netip"
 	"testing"
-	"testing/synctest"
 	"time"
+
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
 func prefix(n int) netip.Prefix {
@@ -65,12 +66,10 @@ func TestPace(t *testing.T) {
 			return p.charge(prefix(1), leastBurst)
 		}, longestPause},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				if got := tc.do(newPace(perSecond)); got != tc.want {
-					t.Errorf("it waits %s, want %s", got, tc.want)
-				}
-			})
+		virtual.Run(t, name, func(t *testing.T) {
+			if got := tc.do(newPace(perSecond)); got != tc.want {
+				t.Errorf("it waits %s, want %s", got, tc.want)
+			}
 		})
 	}
 }
@@ -92,27 +91,25 @@ func TestReadsWait(t *testing.T) {
 		"in a pause":                     {false, time.Second / 2},
 		"not once the connection closed": {true, 100 * time.Millisecond},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				client, server := net.Pipe()
-				defer client.Close() //nolint:errcheck // a pipe
-				c, err := New(1).Pace(perSecond).Listener(pipes{server: server}).Accept()
-				if err != nil {
-					t.Fatal(err)
-				}
-				go func() { _, _ = client.Write(make([]byte, freeBytes+perSecond*3/4)) }() // a quarter at once
-				if tc.close {
-					time.AfterFunc(100*time.Millisecond, func() { _ = c.Close() })
-				}
-				begin := time.Now()
-				if _, err := io.ReadFull(c, make([]byte, freeBytes+perSecond*3/4)); err != nil {
-					t.Fatal(err)
-				}
-				if got := time.Since(begin); got != tc.want {
-					t.Errorf("it took %s, want %s", got, tc.want)
-				}
-				_ = c.Close()
-			})
+		virtual.Run(t, name, func(t *testing.T) {
+			client, server := net.Pipe()
+			defer client.Close() //nolint:errcheck // a pipe
+			c, err := New(1).Pace(perSecond).Listener(pipes{server: server}).Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			go func() { _, _ = client.Write(make([]byte, freeBytes+perSecond*3/4)) }() // a quarter at once
+			if tc.close {
+				time.AfterFunc(100*time.Millisecond, func() { _ = c.Close() })
+			}
+			begin := time.Now()
+			if _, err := io.ReadFull(c, make([]byte, freeBytes+perSecond*3/4)); err != nil {
+				t.Fatal(err)
+			}
+			if got := time.Since(begin); got != tc.want {
+				t.Errorf("it took %s, want %s", got, tc.want)
+			}
+			_ = c.Close()
 		})
 	}
 }

@@ -32,8 +32,9 @@ type Places[S comparable] struct {
 	ranking ranking[S]
 	slowest time.Duration // of the good peers lately, at the time slowAt
 	slowAt  time.Time
-	waiting *list.List // of *wait[S], the newest first
-	oldest  bool       // whether the oldest comes next
+	waiting *list.List        // of *wait[S], the newest first
+	oldest  bool              // whether the oldest comes next
+	last    func(S) time.Time // see ByTurns; nil if no turn is known
 	ripens  *time.Timer
 	closed  bool
 }
@@ -42,6 +43,14 @@ type Places[S comparable] struct {
 func NewPlaces[S comparable](o Options) *Places[S] {
 	o.MaxPatience = max(o.MaxPatience, o.Patience)
 	return &Places[S]{o: o, slowest: o.Patience, slowAt: time.Now(), sources: map[S]*share[S]{}, waiting: list.New()}
+}
+
+// ByTurns has places go to the source that waits in Await whose last turn was longest ago, among those with the fewest places. last returns when that was: the zero
+// time if it is not known, which in turn comes before and after all that are known, and one in the future if the source is to come last. It must not call Places.
+// ByTurns must be called before Await.
+func (p *Places[S]) ByTurns(last func(source S) time.Time) *Places[S] {
+	p.last = last
+	return p
 }
 
 // Place is one place that is taken. Its methods may be called concurrently, and do nothing once it is lost.
@@ -97,12 +106,20 @@ func (p *Places[S]) Ripens() time.Duration {
 
 // Await takes a place, which is busy, as soon as one is free, or another connection has been idle for too long, see Options.Patience, and loses its own. Of
 // those that wait, those of the source with the fewest places come first, and of these in turn the newest, whose peer is still there in a
-// flood, and the oldest. It returns false after timeout, if ctx ends, and once the places are closed. Each is no limit here.
+// flood, and the oldest. It returns false after timeout, if ctx ends, and once the places are closed. A source that has Options.Each gets the place of its own
+// least useful connection at once.
 func (p *Places[S]) Await(ctx context.Context, timeout time.Duration, source S, lost func()) (*Place[S], bool) {
 	if ctx.Err() != nil {
 		return nil, false
 	}
 	p.mu.Lock()
+	if s := p.sources[source]; s != nil && p.o.Each > 0 && s.taken() >= p.o.Each && !p.closed {
+		victim := p.remove(s.leastUseful())
+		place := p.add(source, lost, true)
+		p.mu.Unlock()
+		victim.lost()
+		return place, true
+	}
 	w := &wait[S]{source: source, lost: lost, granted: make(chan *Place[S], 1)}
 	element := p.waiting.PushFront(w)
 	victims := p.grant()
@@ -171,10 +188,13 @@ func (p *Places[S]) Close() {
 }
 
 // Busy says that the peer waits for the server.
-func (p *Place[S]) Busy() { p.change(func() bool { return true }) }
+func (p *Place[S]) Busy() { p.change(0, func() bool { return true }) }
 
 // Idle says that the server waits for the peer, from now on.
-func (p *Place[S]) Idle() { p.change(func() bool { return false }) }
+func (p *Place[S]) Idle() { p.IdleFor(0) }
+
+// IdleFor is Idle for a peer that was waited for that long before: one that lets itself be waited for again and again is as slow as one that does at once.
+func (p *Place[S]) IdleFor(d time.Duration) { p.change(d, func() bool { return false }) }
 
 // Begin begins a call. The place is busy until end is called, and idle again once no call goes on. end must be called once.
 func (p *Place[S]) Begin() (end func()) {
@@ -184,12 +204,12 @@ func (p *Place[S]) Begin() (end func()) {
 			return p.calls > 0
 		}
 	}
-	p.change(count(1))
-	return func() { p.change(count(-1)) }
+	p.change(0, count(1))
+	return func() { p.change(0, count(-1)) }
 }
 
-// change makes the place busy or idle, as next says, which is called with the owner's mu.
-func (p *Place[S]) change(next func() (busy bool)) {
+// change makes the place busy or idle for some time already, as next says, which is called with the owner's mu.
+func (p *Place[S]) change(already time.Duration, next func() (busy bool)) {
 	o := p.owner
 	o.mu.Lock()
 	busy, s := next(), p.share
@@ -198,7 +218,7 @@ func (p *Place[S]) change(next func() (busy bool)) {
 		return
 	}
 	s.list(p.busy).Remove(p.element)
-	s.push(p, busy)
+	s.push(p, busy, time.Now().Add(-already))
 	heap.Fix(&o.ranking, s.at)
 	var victims []*Place[S]
 	if !busy {
@@ -298,24 +318,43 @@ func (p *Places[S]) wakeFor(next *Place[S]) {
 
 // nextWaiting returns the one that comes next. It needs mu.
 func (p *Places[S]) nextWaiting() *list.Element {
-	taken := func(e *list.Element) int {
-		if s := p.sources[e.Value.(*wait[S]).source]; s != nil {
-			return s.taken()
-		}
-		return 0
-	}
 	best, next := p.waiting.Front(), (*list.Element).Next
 	if p.oldest {
 		best, next = p.waiting.Back(), (*list.Element).Prev
 	}
-	p.oldest = !p.oldest
-	least := taken(best)
-	for e := next(best); e != nil && least > 0; e = next(e) {
-		if n := taken(e); n < least {
-			best, least = e, n
+	first := p.claimOf(best)
+	for e := next(best); e != nil && (first.taken > 0 || p.last != nil); e = next(e) {
+		if c := p.claimOf(e); c.before(first) {
+			best, first = e, c
 		}
 	}
+	p.oldest = !p.oldest
 	return best
+}
+
+// claim is what decides whose turn is next.
+type claim struct {
+	taken int
+	last  time.Time
+}
+
+func (c claim) before(o claim) bool {
+	return c.taken < o.taken || c.taken == o.taken && c.last.Before(o.last)
+}
+
+// claimOf needs mu.
+func (p *Places[S]) claimOf(waiting *list.Element) (c claim) {
+	source := waiting.Value.(*wait[S]).source
+	if s := p.sources[source]; s != nil {
+		c.taken = s.taken()
+	}
+	if p.last == nil {
+		return c
+	}
+	if c.last = p.last(source); c.last.IsZero() && p.oldest {
+		c.last = time.Now() // after all turns that have been
+	}
+	return c
 }
 
 // add adds a place. It needs mu.
@@ -327,7 +366,7 @@ func (p *Places[S]) add(source S, lost func(), busy bool) *Place[S] {
 		heap.Push(&p.ranking, s)
 	}
 	place := &Place[S]{owner: p, lost: lost, share: s}
-	s.push(place, busy)
+	s.push(place, busy, time.Now())
 	heap.Fix(&p.ranking, s.at)
 	p.taken++
 	return place

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sonde-mesh/sonde/internal/connlimit"
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
 // room is Places whose connections have names. Its fields are of the test's goroutine, but for what lost and granted get.
@@ -290,6 +291,23 @@ func TestPlaces(t *testing.T) {
 				r.taken["a1"].Leave()
 			}, []string{"c1 true"},
 		},
+		"a source with all that one may have gets its own": {
+			connlimit.Options{Total: 3, Each: 2}, func(r *room) {
+				r.take("a1", "a2", "b1")
+				r.busy("a1", "a2", "b1")
+				r.await(time.Minute, "c1", "a3")
+			}, []string{"a1 lost", "a3 true"},
+		},
+		"a peer that was waited for before": {
+			connlimit.Options{Total: 2, Patience: 10 * time.Second}, func(r *room) {
+				r.take("a1", "b1")
+				r.busy("a1", "b1")
+				r.idle("a1")
+				r.taken["b1"].IdleFor(9 * time.Second)
+				r.await(time.Minute, "c1")
+				<-time.After(2 * time.Second)
+			}, []string{"b1 lost", "c1 true"},
+		},
 		"who has given up gets none": {
 			connlimit.Options{Total: 1}, func(r *room) {
 				r.take("a1")
@@ -311,17 +329,43 @@ func TestPlaces(t *testing.T) {
 			}, []string{"a1 lost", "a2 lost", "b1 false", "c1 false", "d1 lost"},
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				r := newRoom(tc.options)
-				tc.run(r)
-				if diff := cmp.Diff(tc.want, r.happened()); diff != "" {
-					t.Errorf("what happened (-want +got):\n%s", diff)
-				}
-				r.places.Close() // nobody waits any more
-			})
+		virtual.Run(t, name, func(t *testing.T) {
+			r := newRoom(tc.options)
+			tc.run(r)
+			if diff := cmp.Diff(tc.want, r.happened()); diff != "" {
+				t.Errorf("what happened (-want +got):\n%s", diff)
+			}
+			r.places.Close() // nobody waits any more
 		})
 	}
+}
+
+// TestTurns frees one place after the other for sources that wait: a and b had turns, a before b, c and d are not known, and z comes last.
+func TestTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		last := map[string]time.Time{"a": began.Add(-2 * time.Minute), "b": began.Add(-time.Minute), "z": began.Add(time.Minute)}
+		r := newRoom(connlimit.Options{Total: 1})
+		r.places.ByTurns(func(source string) time.Time { return last[source] })
+		held := r.places.TakeBusy("x", func() {})
+		granted := make(chan *connlimit.Place[string])
+		var order []string
+		for _, name := range []string{"z", "b", "d", "a", "c"} {
+			go func() {
+				place, _ := r.places.Await(context.Background(), time.Minute, name, func() {})
+				order = append(order, name)
+				granted <- place
+			}()
+			synctest.Wait()
+		}
+		for range 5 {
+			held.Leave()
+			held = <-granted
+		}
+		if diff := cmp.Diff([]string{"c", "a", "d", "b", "z"}, order); diff != "" {
+			t.Errorf("the order of turns (-want +got):\n%s", diff)
+		}
+	})
 }
 
 // BenchmarkFlood has as many sources as connections at the limit.

@@ -34,9 +34,19 @@ func (s *share[S]) list(busy bool) *list.List {
 	return &s.idle
 }
 
-func (s *share[S]) push(p *Place[S], busy bool) {
-	p.busy, p.since = busy, time.Now()
-	p.element = s.list(busy).PushBack(p)
+// push adds a place that has been busy or idle since then, in its order.
+func (s *share[S]) push(p *Place[S], busy bool, since time.Time) {
+	p.busy, p.since = busy, since
+	all := s.list(busy)
+	before := all.Back()
+	for before != nil && before.Value.(*Place[S]).since.After(since) {
+		before = before.Prev()
+	}
+	if before == nil {
+		p.element = all.PushFront(p)
+	} else {
+		p.element = all.InsertAfter(p, before)
+	}
 }
 
 // leastUseful returns an idle place, else a busy one, of these the one that is so for longest.

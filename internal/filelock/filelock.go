@@ -24,3 +24,15 @@ func Lock(f *os.File) error {
 	}
 	return nil
 }
+
+// LockDirectory is Lock of an open directory: unlike a file in it, it cannot be removed and made again for a second holder. A file system that locks
+// no directories, such as NFS, is no error: there a lock file holds alone.
+func LockDirectory(directory *os.File) error {
+	err := Lock(directory)
+	for _, unsupported := range []error{syscall.EBADF, syscall.ENOTSUP, syscall.ENOLCK, syscall.EINVAL} {
+		if errors.Is(err, unsupported) {
+			return nil
+		}
+	}
+	return err
+}

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sonde-mesh/sonde/internal/jsonlog"
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
 // entry is a line of the log.
@@ -141,16 +142,14 @@ func TestOutsidersCannotFillTheLog(t *testing.T) {
 			map[entry]int{{Level: "DEBUG", Msg: "refused"}: 1000},
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var log bytes.Buffer
-				tc.write(jsonlog.New(&log, slog.LevelDebug))
-				<-time.After(time.Minute) // no longer than the count of what was left out may take
-				synctest.Wait()
-				if diff := cmp.Diff(tc.want, entries(t, &log)); diff != "" {
-					t.Errorf("lines (-want +got):\n%s", diff)
-				}
-			})
+		virtual.Run(t, name, func(t *testing.T) {
+			var log bytes.Buffer
+			tc.write(jsonlog.New(&log, slog.LevelDebug))
+			<-time.After(time.Minute) // no longer than the count of what was left out may take
+			synctest.Wait()
+			if diff := cmp.Diff(tc.want, entries(t, &log)); diff != "" {
+				t.Errorf("lines (-want +got):\n%s", diff)
+			}
 		})
 	}
 }

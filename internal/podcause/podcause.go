@@ -19,7 +19,11 @@ const (
 	RestartGranted   = "RestartGranted"
 	RestartHeld      = "RestartHeld"
 	Draining         = "Draining"
+	BeyondBounds     = "BeyondBounds"
 )
+
+// NotCounted begins what is said of an object that has no place in its namespace's share of the memory.
+const NotCounted = "does not count: "
 
 // Refused says that an agent may not join.
 func Refused(reason string) string { return "its agent may not join: " + reason }

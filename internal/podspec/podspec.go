@@ -48,6 +48,24 @@ func Ended(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
+// Condition returns a condition of a pod, nil if it has none of that type.
+func Condition(pod *corev1.Pod, of corev1.PodConditionType) *corev1.PodCondition {
+	for i := range pod.Status.Conditions {
+		if c := &pod.Status.Conditions[i]; c.Type == of {
+			return c
+		}
+	}
+	return nil
+}
+
+// Has reports whether a condition of a pod has a status. One that it has not is Unknown.
+func Has(pod *corev1.Pod, of corev1.PodConditionType, status corev1.ConditionStatus) bool {
+	if c := Condition(pod, of); c != nil {
+		return c.Status == status
+	}
+	return status == corev1.ConditionUnknown
+}
+
 // DeploymentOf returns the Deployment whose ReplicaSet has made a pod: the ReplicaSet's name without the hash of the pod template that ends it. It returns
 // false for a ReplicaSet that no Deployment has made.
 // Source: kubernetes pkg/controller/deployment/sync.go, getNewReplicaSet.
@@ -65,9 +83,28 @@ func IsInjected(spec *corev1.PodSpec) bool {
 	return slices.ContainsFunc(spec.Volumes, func(v corev1.Volume) bool { return v.Name == mesh.VolumeIdentity })
 }
 
+// Unsupported returns why no sidecar can work in a pod, "" if one can. The chart's matchConditions keep the same pods from the webhook.
+func Unsupported(spec *corev1.PodSpec) string {
+	switch {
+	case spec.HostNetwork:
+		return "spec.hostNetwork: redirection would be that of the whole node"
+	case spec.OS != nil && spec.OS.Name == corev1.Windows:
+		return "spec.os: there is no sidecar for Windows"
+	case spec.NodeSelector[corev1.LabelOSStable] == string(corev1.Windows):
+		return "spec.nodeSelector: there is no sidecar for Windows"
+	}
+	return ""
+}
+
 // pullReasons are those of a container that waits for its image.
 // Source: kubernetes pkg/kubelet/images/types.go.
 var pullReasons = []string{"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError", "RegistryUnavailable", "SignatureValidationFailed"}
+
+// unstartable are reasons of a waiting container that has its image.
+var unstartable = []string{"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "StartError"}
+
+// Unstartable reports whether the kubelet cannot create or start a container that waits for that reason.
+func Unstartable(reason string) bool { return slices.Contains(unstartable, reason) }
 
 // WaitsForImage reports whether a container waits for that reason since the kubelet cannot get its image.
 func WaitsForImage(reason string) bool { return slices.Contains(pullReasons, reason) }

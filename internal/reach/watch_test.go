@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -16,16 +15,19 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
+
+	"github.com/sonde-mesh/sonde/internal/testing/certificate"
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
 // ask calls a method of a service that nobody has, over TLS, and returns what it is told.
-func ask(t *testing.T, service Service, address string, roots *x509.CertPool) error {
+func ask(t *testing.T, n *virtual.Network, service Service, address string, roots *x509.CertPool) error {
 	t.Helper()
 	watch := &Watch{Service: service, Address: address}
 	conn, err := grpc.NewClient("dns:///"+address,
-		grpc.WithTransportCredentials(watched{credentials.NewTLS(&tls.Config{RootCAs: roots, ServerName: "example.com", MinVersion: tls.VersionTLS13}), watch}),
+		grpc.WithTransportCredentials(watched{credentials.NewTLS(&tls.Config{RootCAs: roots, ServerName: serverName, MinVersion: tls.VersionTLS13}), watch}),
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
-			conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+			conn, err := n.DialFrom("10.0.0.2")(ctx, "tcp", address)
 			watch.Dialed(err)
 			return conn, err
 		}))
@@ -59,62 +61,63 @@ func (w watched) Clone() credentials.TransportCredentials {
 	return watched{w.TransportCredentials.Clone(), w.watch}
 }
 
-// servers of the control plane: plain HTTP as for health, HTTP over TLS as the webhook, and gRPC as the others.
-type servers struct {
-	roots                 *x509.CertPool
-	health, webhook, grpc string
-}
+const serverName = "example.com"
 
-func start(t *testing.T) servers {
+// The servers of the control plane: plain HTTP as for health, HTTP over TLS as the webhook, and gRPC as the others.
+const healthAt, webhookAt, grpcAt = "10.0.0.1:1001", "10.0.0.1:1002", "10.0.0.1:1003"
+
+// start starts them, and returns what trusts them.
+func start(t *testing.T, n *virtual.Network) (roots *x509.CertPool) {
 	t.Helper()
-	plain := httptest.NewServer(http.NotFoundHandler())
-	t.Cleanup(plain.Close)
-	secure := httptest.NewUnstartedServer(http.NotFoundHandler())
-	secure.EnableHTTP2 = true
-	secure.StartTLS()
-	t.Cleanup(secure.Close)
-	roots := x509.NewCertPool()
-	roots.AddCert(secure.Certificate())
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := grpc.NewServer(grpc.Creds(credentials.NewServerTLSFromCert(&secure.TLS.Certificates[0])))
-	ended := make(chan error, 1)
-	go func() { ended <- server.Serve(l) }()
-	t.Cleanup(func() {
-		server.Stop()
-		if err := <-ended; err != nil {
-			t.Error(err)
+	secured, roots := certificate.Server(t, serverName)
+	serve := func(at string, serve func(net.Listener) error, stop func()) {
+		l, err := n.Listen(t.Context(), "tcp", at)
+		if err != nil {
+			t.Fatal(err)
 		}
-	})
-	return servers{roots: roots, health: plain.Listener.Addr().String(), webhook: secure.Listener.Addr().String(), grpc: l.Addr().String()}
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			_ = serve(l) // it says that it was closed
+		}()
+		t.Cleanup(func() { stop(); <-ended })
+	}
+	plain := &http.Server{Handler: http.NotFoundHandler()}
+	serve(healthAt, plain.Serve, func() { _ = plain.Close() })
+	secure := &http.Server{Handler: http.NotFoundHandler(), TLSConfig: secured}
+	serve(webhookAt, func(l net.Listener) error { return secure.ServeTLS(l, "", "") }, func() { _ = secure.Close() })
+	server := grpc.NewServer(grpc.Creds(credentials.NewServerTLSFromCert(&secured.Certificates[0])))
+	serve(grpcAt, server.Serve, server.Stop)
+	return roots
 }
 
 // TestExplain shows what is said of each port that is not the one that a client wants, and of addresses at which there is nobody.
 func TestExplain(t *testing.T) {
-	s := start(t)
 	const agents, admin = "the one for agents and ADS has port 5678, or that of --agents-port of sonde-cp", "the admin API has port 5681, or that of --admin-port of sonde-cp"
 	tests := map[string]struct {
 		service Service
 		address string
-		roots   *x509.CertPool
+		trusts  bool
 		kind    Kind
 		want    string
 	}{
-		"agent: admin":           {Agents, s.grpc, s.roots, WrongPort, "AT is the control plane's port for the admin API: " + agents},
-		"agent: health":          {Agents, s.health, s.roots, WrongPort, "AT does not speak TLS, as the control plane's port for health and metrics: " + agents},
-		"agent: webhook":         {Agents, s.webhook, s.roots, WrongPort, "AT is the control plane's port for the admission webhook: " + agents},
-		"sondectl: agents":       {Admin, s.grpc, s.roots, WrongPort, "AT is the control plane's port for agents and ADS: " + admin},
-		"sondectl: health":       {Admin, s.health, s.roots, WrongPort, "AT does not speak TLS, as the control plane's port for health and metrics: " + admin},
-		"sondectl: webhook":      {Admin, s.webhook, s.roots, WrongPort, "AT is the control plane's port for the admission webhook: " + admin},
-		"another CA":             {Admin, s.grpc, x509.NewCertPool(), Mistrusted, "the control plane at AT is not the one that --ca-cert-file names: x509: certificate signed by unknown authority"},
-		"nobody there":           {Admin, "127.0.0.1:1", s.roots, Unreachable, "no control plane at AT: dial tcp 127.0.0.1:1: connect: connection refused"},
-		"a name without address": {Agents, "no-such-host.invalid:5678", s.roots, Unreachable, `no control plane at AT: the name "no-such-host.invalid" does not resolve: `},
+		"agent: admin":      {Agents, grpcAt, true, WrongPort, "AT is the control plane's port for the admin API: " + agents},
+		"agent: health":     {Agents, healthAt, true, WrongPort, "AT does not speak TLS, as the control plane's port for health and metrics: " + agents},
+		"agent: webhook":    {Agents, webhookAt, true, WrongPort, "AT is the control plane's port for the admission webhook: " + agents},
+		"sondectl: agents":  {Admin, grpcAt, true, WrongPort, "AT is the control plane's port for agents and ADS: " + admin},
+		"sondectl: health":  {Admin, healthAt, true, WrongPort, "AT does not speak TLS, as the control plane's port for health and metrics: " + admin},
+		"sondectl: webhook": {Admin, webhookAt, true, WrongPort, "AT is the control plane's port for the admission webhook: " + admin},
+		"another CA":        {Admin, grpcAt, false, Mistrusted, "the control plane at AT is not the one that --ca-cert-file names: x509: certificate signed by unknown authority"},
+		"nobody there":      {Admin, "10.0.0.1:1", true, Unreachable, "no control plane at AT: dial tcp 10.0.0.1:1: connect: connection refused"},
 	}
 	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			err := ask(t, tc.service, tc.address, tc.roots)
+		virtual.Run(t, name, func(t *testing.T) {
+			n := virtual.NewNetwork()
+			roots := start(t, n)
+			if !tc.trusts {
+				roots = x509.NewCertPool()
+			}
+			err := ask(t, n, tc.service, tc.address, roots)
 			explained, ok := errors.AsType[*Error](err)
 			if !ok {
 				t.Fatalf("error = %v", err)
@@ -126,6 +129,16 @@ func TestExplain(t *testing.T) {
 				t.Errorf("kind = %d, want %d", explained.Kind, tc.kind)
 			}
 		})
+	}
+}
+
+func TestANameWithoutAddress(t *testing.T) {
+	w := &Watch{Service: Agents, Address: "no-such-host.invalid:5678"}
+	w.Dialed(&net.OpError{Op: "dial", Net: "tcp", Err: &net.DNSError{Err: "no such host", Name: "no-such-host.invalid"}})
+	err := w.Explain(status.Error(codes.Unavailable, "x"))
+	want := `no control plane at no-such-host.invalid:5678: the name "no-such-host.invalid" does not resolve: no such host`
+	if explained, ok := errors.AsType[*Error](err); !ok || explained.Kind != Unreachable || err.Error() != want {
+		t.Errorf("Explain() = %v, want %s", err, want)
 	}
 }
 

@@ -21,12 +21,12 @@ const maxFile = 1 << 20
 
 // ReadFile sets from a YAML file all flags that are not set yet, and returns where the value of each of them stands. An unknown key, one
 // that occurs twice, or a value that its flag does not accept is an error that names the line. keys are Options.Keys.
-func ReadFile(path string, flags *pflag.FlagSet, keys Keys) (map[string]string, error) {
+func ReadFile(path string, flags *pflag.FlagSet, keys Keys) (Places, error) {
 	document, err := readYAML(path)
 	if err != nil || document == nil {
 		return nil, err
 	}
-	f := &file{path: path, flags: map[string]*pflag.Flag{}, names: map[string]string{}, lines: map[string]int{}}
+	f := &file{path: path, flags: map[string]*pflag.Flag{}, names: Places{}, lines: map[string]int{}}
 	flags.VisitAll(func(flag *pflag.Flag) {
 		if flag.Name != flagConfig && flag.Name != "help" && flag.Name != "version" {
 			f.flags[keys.Of(flag.Name)] = flag
@@ -71,7 +71,7 @@ const noMapping = "must be keys with values"
 type file struct {
 	path  string
 	flags map[string]*pflag.Flag // by key
-	names map[string]string
+	names Places
 	lines map[string]int // of the keys so far
 	errs  []error
 }
@@ -113,8 +113,11 @@ func (f *file) readMapping(node *yaml.Node, prefix string) {
 			f.refuse(name, key, noMapping)
 		case flag == nil:
 			f.refuse(name, key, mesh.UnknownField(name.Value, f.known(prefix)))
+			if near, _ := mesh.Nearest(name.Value, f.known(prefix)); f.flags[prefix+near] != nil {
+				f.names["--"+f.flags[prefix+near].Name] = Place{Name: f.place(name, key)} // it is not missing
+			}
 		case !flag.Changed:
-			f.names["--"+flag.Name] = f.place(name, key)
+			f.names["--"+flag.Name] = Place{f.place(name, key), isBare(value)}
 			f.set(flag, name, key, value)
 		}
 	}
@@ -165,8 +168,15 @@ func (f *file) set(flag *pflag.Flag, at *yaml.Node, key string, value *yaml.Node
 		text = strconv.FormatBool(is)
 	}
 	if err := target.Set(text); err != nil {
-		f.errs = append(f.errs, fieldError(f.place(at, key), target, text, err))
+		e := fieldError(f.place(at, key), target, text, err)
+		e.Bare = isBare(value)
+		f.errs = append(f.errs, e)
 	}
+}
+
+// isBare says whether a value is a number, true or false: no text.
+func isBare(n *yaml.Node) bool {
+	return n.Kind == yaml.ScalarNode && (n.ShortTag() == "!!int" || n.ShortTag() == "!!float" || n.ShortTag() == "!!bool")
 }
 
 func notText(n *yaml.Node) bool { return n.Kind != yaml.ScalarNode || n.Tag != "!!str" }

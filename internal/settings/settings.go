@@ -6,8 +6,6 @@ import (
 	"errors"
 	"maps"
 	"os"
-	"regexp"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -29,7 +27,10 @@ type Options struct {
 	File bool
 	// Keys has the keys of flags that are not at the top of the file. Default none.
 	Keys Keys
-	// Unknown is told of variables with the prefix that are none of the program's. Required.
+	// Replaced says what to write instead of commands and flags that users of another product try, by the command below the program and the
+	// flag, such as "apply", "run --dataplane-file", "run -d", or "--config-file" for any command. Default none.
+	Replaced map[string]string
+	// Unknown is told of variables with the prefix that are none of the program's, each with the one that may be meant. Required.
 	Unknown func(cmd *cobra.Command, variables []string)
 }
 
@@ -37,8 +38,8 @@ type Options struct {
 type settings struct {
 	o     Options
 	errs  []error
-	known map[string]bool   // the variables
-	names map[string]string // by flag, where its value stands if that is not the command line
+	known map[string]bool // the variables
+	names Places          // where the values of flags stand that are not on the command line
 }
 
 // Install makes a program, to which all commands and flags have been added, read its settings before it runs a command. A flag takes
@@ -48,11 +49,15 @@ func Install(root *cobra.Command, o Options) {
 	if o.Variables == nil {
 		o.Variables = (*cobra.Command).Flags
 	}
-	s := &settings{o: o, known: map[string]bool{}, names: map[string]string{}}
+	s := &settings{o: o, known: map[string]bool{}, names: Places{}}
+	addReplaced(root, o.Replaced)
 	s.add(root)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		if missing, ok := errors.AsType[*pflag.NotExistError](err); ok && missing.GetSpecifiedShortnames() == "" {
-			err = unknownFlag(missing.GetSpecifiedName(), cmd.Flags())
+		if wrong := misnamed(cmd, cmd.Flags().Args()); wrong != nil { // no flag of a command that does not exist is known
+			return errors.Join(append(s.errs, wrong)...)
+		}
+		if missing, ok := errors.AsType[*pflag.NotExistError](err); ok {
+			err = unknownFlag(cmd, missing, err)
 		}
 		if invalid, ok := errors.AsType[*pflag.InvalidValueError](err); ok { // of a flag of cobra's
 			f := invalid.GetFlag()
@@ -73,34 +78,45 @@ func Install(root *cobra.Command, o Options) {
 		if unknown := s.unknown(); unknown != nil {
 			o.Unknown(cmd, unknown)
 		}
-		return errors.Join(append(s.errs, missing(cmd.Flags())...)...)
+		return errors.Join(append(s.errs, s.missing(cmd.Flags())...)...)
 	}
 }
 
-// missing returns an error for each required flag that nothing has set.
-func missing(flags *pflag.FlagSet) []error {
+// missing returns an error for each required flag that nothing has set, not even under a misspelt key.
+func (s *settings) missing(flags *pflag.FlagSet) []error {
 	var errs []error
 	flags.VisitAll(func(f *pflag.Flag) {
-		if f.Annotations[cobra.BashCompOneRequiredFlag] != nil && !f.Changed {
+		if _, written := s.names["--"+f.Name]; f.Annotations[cobra.BashCompOneRequiredFlag] != nil && !f.Changed && !written {
 			errs = append(errs, &mesh.FieldError{Field: "--" + f.Name, Allowed: "is required"})
 		}
 	})
 	return errs
 }
 
-// unknownFlag says which of the known flags may be meant.
-func unknownFlag(name string, known *pflag.FlagSet) error {
+// unknownFlag says what replaces a flag, or which of the known ones may be meant. err is what is wrong with any other short flag.
+func unknownFlag(cmd *cobra.Command, missing *pflag.NotExistError, err error) error {
+	const is = "is an unknown flag"
+	name, dashes := missing.GetSpecifiedName(), "--"
+	if missing.GetSpecifiedShortnames() != "" {
+		dashes = "-"
+	}
+	if instead := replacedFlag(cmd, dashes+name); instead != "" {
+		return &mesh.FieldError{Field: dashes + name, Allowed: is + ": " + instead}
+	}
+	if dashes == "-" {
+		return err
+	}
 	var names []string
-	known.VisitAll(func(f *pflag.Flag) {
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		if !f.Hidden {
 			names = append(names, f.Name)
 		}
 	})
-	is := "is an unknown flag"
+	allowed := is
 	if near, _ := mesh.Nearest(name, names); near != "" {
-		is += ": did you mean --" + near + "?"
+		allowed += ": did you mean --" + near + "?"
 	}
-	return &mesh.FieldError{Field: "--" + name, Allowed: is}
+	return &mesh.FieldError{Field: dashes + name, Allowed: allowed}
 }
 
 // add has the values of all flags of a command, and of those below it, checked later.
@@ -112,14 +128,22 @@ func (s *settings) add(cmd *cobra.Command) {
 			}
 		})
 	}
+	if args := cmd.Args; cmd.RunE != nil && args != nil {
+		cmd.Args = func(cmd *cobra.Command, given []string) error {
+			if wrong := replacedCommand(cmd, given); wrong != nil {
+				return wrong
+			}
+			return args(cmd, given)
+		}
+	}
 	s.o.Variables(cmd).VisitAll(func(f *pflag.Flag) { s.known[s.variable(f)] = true })
 	if run := cmd.RunE; run != nil {
 		cmd.RunE = func(cmd *cobra.Command, args []string) error {
 			err := run(cmd, args)
 			if refusesFlag(err) {
-				return &UsageError{mesh.RenameFields(err, s.names)}
+				return &UsageError{s.names.Rename(err)}
 			}
-			return mesh.RenameFields(err, s.names)
+			return s.names.Rename(err)
 		}
 	}
 	for _, sub := range cmd.Commands() {
@@ -139,39 +163,13 @@ func (s *settings) readVariables(flags *pflag.FlagSet) {
 	flags.VisitAll(func(f *pflag.Flag) {
 		variable := s.variable(f)
 		text, set := os.LookupEnv(variable)
-		if !set || f.Changed || !s.known[variable] || ofKubernetes(strings.TrimPrefix(variable, s.o.Prefix), text) {
+		if !set || f.Changed || !s.known[variable] || ofKubernetes(variable, text) {
 			return
 		}
-		s.names["--"+f.Name] = variable
+		s.names["--"+f.Name] = Place{Name: variable}
 		f.Changed = true
 		if err := original(f.Value).Set(text); err != nil {
 			s.errs = append(s.errs, fieldError(variable, f.Value, text, err))
 		}
 	})
-}
-
-// serviceVariable and servicePort match what Kubernetes sets in all pods of a namespace with a Service whose name begins like the program's:
-// for the Service sonde-cp-webhook, SONDE_CP_WEBHOOK_PORT is tcp://10.96.0.7:443.
-var (
-	serviceVariable = regexp.MustCompile(`^(.*_)?(SERVICE_HOST|(SERVICE_)?PORT(_.*)?)$`)
-	servicePort     = regexp.MustCompile(`^(tcp|udp|sctp)://`)
-)
-
-// ofKubernetes says whether a variable, here without the prefix, is one of a Service, although there is a flag of its name.
-func ofKubernetes(name, value string) bool {
-	return serviceVariable.MatchString(name) && servicePort.MatchString(value)
-}
-
-// unknown returns the variables with the prefix that are none of the program's.
-func (s *settings) unknown() []string {
-	var unknown []string
-	for _, entry := range os.Environ() {
-		variable, _, _ := strings.Cut(entry, "=")
-		rest, ours := strings.CutPrefix(variable, s.o.Prefix)
-		if ours && !s.known[variable] && !serviceVariable.MatchString(rest) {
-			unknown = append(unknown, variable)
-		}
-	}
-	slices.Sort(unknown)
-	return unknown
 }

@@ -162,7 +162,7 @@ func TestMistakes(t *testing.T) {
 		"no file":                                {args: []string{"--config=/nowhere/thing.yaml"}, want: []string{"read --config: open /nowhere/thing.yaml: no such file or directory"}},
 		"found later, on the command line":       {args: []string{"--port=1"}, fail: &mesh.FieldError{Field: "--port", Value: "1", Allowed: "must be another one"}, want: []string{`--port: "1": must be another one`}},
 		"found later, in a variable":             {env: map[string]string{"THING_PORT": "1"}, fail: &mesh.FieldError{Field: "--port", Value: "1", Allowed: "must be another one"}, want: []string{`THING_PORT: "1": must be another one`}},
-		"found later, in the file":               {file: "\nport: 1\n", fail: &mesh.FieldError{Field: "--port", Value: "1", Allowed: "must be another one"}, want: []string{`FILE, line 2: port: "1": must be another one`}},
+		"found later, in the file":               {file: "\nport: 1\n", fail: &mesh.FieldError{Field: "--port", Value: "1", Allowed: "must be another one"}, want: []string{`FILE, line 2: port: 1: must be another one`}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -185,18 +185,27 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
+// What a kubelet sets for the Services thing, thing-web and thing-2 is no mistake, and what only looks like it is one.
 func TestUnknownVariables(t *testing.T) {
-	for _, name := range []string{
-		"THING_PRT", "THING_HELP", "THING_PORT",
-		"THING_SERVICE_HOST", "THING_SERVICE_PORT", "THING_SERVICE_PORT_ADMIN", "THING_PORT_80_TCP", "THING_OTHER_PORT_80_TCP_ADDR", "OTHER_THING_X",
+	for name, value := range map[string]string{
+		"THING_PRT": "secret", "THING_HELP": "1", "THING_PORT": "1", "OTHER_THING_X": "1", "THING_FULL_NAM": "secret",
+		"THING_WEB_PORTS": "1", "THING_PROT_PORT": "81", "THING_DELY_SERVICE_PORT": "1", "THING_WEB_PORT_ADMIN": "tcp://10.96.0.7:443",
+		"THING_SERVICE_HOST": "10.96.0.7", "THING_SERVICE_PORT": "443", "THING_SERVICE_PORT_ADMIN_API": "443",
+		"THING_PORT_80_TCP": "tcp://10.96.0.7:80", "THING_PORT_80_TCP_PROTO": "tcp", "THING_PORT_80_TCP_PORT": "80", "THING_PORT_80_TCP_ADDR": "10.96.0.7",
+		"THING_WEB_SERVICE_HOST": "fd00::7", "THING_WEB_SERVICE_PORT": "443", "THING_WEB_PORT": "tcp://[fd00::7]:443", "THING_WEB_PORT_53_UDP": "udp://[fd00::7]:53",
+		"THING_WEB_PORT_53_UDP_ADDR": "fd00::7", "THING_2_SERVICE_HOST": "none", "THING_2_PORT": "81",
 	} {
-		t.Setenv(name, "1")
+		t.Setenv(name, value)
 	}
 	var p program
 	if err := p.run(t, ""); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]string{"THING_HELP", "THING_PRT"}, p.unknown); diff != "" {
+	want := []string{
+		"THING_2_PORT: did you mean THING_PORT?", "THING_2_SERVICE_HOST", "THING_DELY_SERVICE_PORT", "THING_FULL_NAM: did you mean THING_FULL_NAME?", "THING_HELP",
+		"THING_PROT_PORT", "THING_PRT: did you mean THING_PORT?", "THING_WEB_PORTS", "THING_WEB_PORT_ADMIN",
+	}
+	if diff := cmp.Diff(want, p.unknown); diff != "" {
 		t.Errorf("unknown variables (-want +got):\n%s", diff)
 	}
 }

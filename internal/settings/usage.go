@@ -128,15 +128,17 @@ func called(cmd *cobra.Command) error {
 
 // knows returns an error if args, which stand behind cmd, begin with the name of a command that it has not.
 func knows(cmd *cobra.Command, args []string) error {
+	if wrong := replacedCommand(cmd, args); wrong != nil {
+		return wrong
+	}
 	if len(args) == 0 || !cmd.HasAvailableSubCommands() {
 		return nil
 	}
 	cmd.SuggestionsMinimumDistance = 2
-	names := cmd.SuggestionsFor(args[0])
-	if len(names) == 0 {
-		names = below(cmd)
+	if names := cmd.SuggestionsFor(args[0]); len(names) > 0 {
+		return Usagef("command %q not found: did you mean %s?", args[0], strings.Join(names, ", "))
 	}
-	return Usagef("command %q not found: did you mean %s?", args[0], strings.Join(names, ", "))
+	return Usagef("command %q not found: must be one of %s", args[0], strings.Join(below(cmd), ", "))
 }
 
 func below(cmd *cobra.Command) []string {

@@ -3,6 +3,8 @@ package settings
 import (
 	"bytes"
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -24,8 +26,30 @@ func newProgram(fail error) *cobra.Command {
 	}
 	root.AddCommand(work)
 	work.AddCommand(thing)
-	Install(root, Options{Prefix: "PROGRAM_", Unknown: func(*cobra.Command, []string) {}})
+	Install(root, Options{Prefix: "PROGRAM_", Replaced: map[string]string{
+		"apply": "write work thing", "work old": "write thing", "work old job": "write work thing", "work thing --prot": "write --port", "-p": "write --port", "--host": "leave it out",
+	}, Unknown: func(*cobra.Command, []string) {}})
 	return root
+}
+
+// A misspelt key is told, and not that a required flag is missing.
+func TestMisspeltKeyOfARequiredFlag(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "program.yaml")
+	if err := os.WriteFile(path, []byte("naem: x\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := &cobra.Command{Use: "program", SilenceErrors: true, SilenceUsage: true, RunE: func(*cobra.Command, []string) error { return nil }}
+	cmd.Flags().String("name", "", "")
+	cmd.Flags().String("mesh", "", "")
+	cmd.Flags().String("config", "", "")
+	Must(cmd.MarkFlagRequired("name"))
+	Must(cmd.MarkFlagRequired("mesh"))
+	Install(cmd, Options{Prefix: "PROGRAM_", File: true, Unknown: func(*cobra.Command, []string) {}})
+	cmd.SetArgs([]string{"--config=" + path})
+	_, err := Execute(t.Context(), cmd)
+	if want := path + ", line 1: naem: is an unknown field: did you mean name?\n--mesh: is required"; err == nil || err.Error() != want {
+		t.Errorf("Execute() = %v, want %s", err, want)
+	}
 }
 
 func TestUsage(t *testing.T) {
@@ -51,15 +75,21 @@ func TestUsage(t *testing.T) {
 		"a field of an object":              {args: "work thing --name=x", fail: &mesh.FieldError{Field: "port", Allowed: "must be another one"}, code: 1, want: "program: port: must be another one\n"},
 		"a variable that does not parse":    {args: "work thing --name=x", env: map[string]string{"PROGRAM_PORT": "x"}, code: 2, want: `program: PROGRAM_PORT: "x": must be a port`},
 		"unknown command":                   {args: "worx", code: 2, want: "program: command \"worx\" not found: did you mean work?\n"},
-		"unknown command, and --help":       {args: "nosuch --help", code: 2, want: "program: command \"nosuch\" not found: did you mean completion, work?\n"},
-		"unknown command below":             {args: "work nosuch", code: 2, want: "program: command \"nosuch\" not found: did you mean thing?\n"},
+		"unknown command, and --help":       {args: "nosuch --help", code: 2, want: "program: command \"nosuch\" not found: must be one of completion, work\n"},
+		"unknown command below":             {args: "work nosuch", code: 2, want: "program: command \"nosuch\" not found: must be one of thing\n"},
 		"no command below":                  {args: "work", code: 2, want: "program: a command is missing: thing\n"},
 		"help of an unknown command":        {args: "help nosuch", code: 2, want: "program: command \"nosuch\" not found"},
-		"help of an unknown command below":  {args: "help work nosuch", code: 2, want: "program: command \"nosuch\" not found: did you mean thing?\n"},
+		"help of an unknown command below":  {args: "help work nosuch", code: 2, want: "program: command \"nosuch\" not found: must be one of thing\n"},
 		"help of more than a command":       {args: "help work thing nosuch", code: 2, want: "program: \"nosuch\": there is no command below program work thing\n"},
 		"completion of an unknown shell":    {args: "completion tcsh", code: 2, want: "program: command \"tcsh\" not found: did you mean bash, zsh, fish?\n"},
 		"completion of no shell":            {args: "completion", code: 2, want: "program: a command is missing: bash, fish, powershell, zsh\n"},
-		"unknown flag":                      {args: "work thing --name=x --prot=1", code: 2, want: "program: --prot: is an unknown flag: did you mean --port?\n"},
+		"unknown flag":                      {args: "work thing --name=x --prt=1", code: 2, want: "program: --prt: is an unknown flag: did you mean --port?\n"},
+		"a replaced command":                {args: "apply -f x", code: 2, want: "program: command \"apply\" not found: write work thing\n"},
+		"one below":                         {args: "work old task", code: 2, want: "program: command \"old\" not found: write thing\n"},
+		"the longest one":                   {args: "work old job --name=x", code: 2, want: "program: command \"old job\" not found: write work thing\n"},
+		"a replaced flag":                   {args: "work thing --name=x --prot=1", code: 2, want: "program: --prot: is an unknown flag: write --port\n"},
+		"one of any command":                {args: "work thing --host=x", code: 2, want: "program: --host: is an unknown flag: leave it out\n"},
+		"a short one":                       {args: "work thing -p 1", code: 2, want: "program: -p: is an unknown flag: write --port\n"},
 		"unknown flag of a group":           {args: "work --prot=1", code: 2, want: "program: --prot: is an unknown flag\n"},
 		"bad value":                         {args: "work thing --name=x --port=x", code: 2, want: `program: --port: "x": must be a port`},
 		"a flag without its value":          {args: "work thing --name", code: 2, want: "program: flag needs an argument: --name\n"},

@@ -65,7 +65,7 @@ var allowed = map[string]string{
 	"uint16":   "must be a port from 0 to 65535",
 }
 
-func fieldError(field string, v pflag.Value, text string, err error) error {
+func fieldError(field string, v pflag.Value, text string, err error) *mesh.FieldError {
 	e := &mesh.FieldError{Field: field, Value: text, Allowed: allowed[original(v).Type()]}
 	if e.Allowed == "" {
 		e.Err = err

@@ -31,7 +31,7 @@ func TestEachSourceHasItsOwnRate(t *testing.T) {
 		if others < 90 { // a few share a limiter, with the first or with each other
 			t.Errorf("%d of 100 other sources are allowed, want nearly all", others)
 		}
-		time.Sleep(2 * time.Second) //nolint:forbidigo // the time of a bubble
+		time.Sleep(2 * time.Second)
 		if n := allowed(); n != 2 {
 			t.Errorf("%d are allowed after two seconds, want 2", n)
 		}

@@ -139,6 +139,44 @@ func TestConfigurationIsSelect(t *testing.T) {
 	}
 }
 
+// The API server calls no webhook for a pod in which no sidecar can work, whoever asks for one, so that an outage of the control plane does not keep it
+// from being made.
+func TestConfigurationLeavesUnsupportedPodsOut(t *testing.T) {
+	compiler := cel.NewConditionCompiler(environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()))
+	specs := map[string]corev1.PodSpec{
+		"none":                          {},
+		"the network of the node":       {HostNetwork: true},
+		"Windows":                       {OS: &corev1.PodOS{Name: corev1.Windows}},
+		"Linux":                         {OS: &corev1.PodOS{Name: corev1.Linux}},
+		"nodes with Windows":            {NodeSelector: map[string]string{corev1.LabelOSStable: "windows"}},
+		"nodes with Linux":              {NodeSelector: map[string]string{corev1.LabelOSStable: "linux"}},
+		"a node selector without an OS": {NodeSelector: map[string]string{"pool": "a"}},
+	}
+	asks := map[string]string{ownKey: "enabled"}
+	for _, configuration := range configurations(t) {
+		for name, spec := range specs {
+			for _, by := range []string{"namespace", "pod"} {
+				ns, pod := &webhook.Namespace{Name: "shop"}, &corev1.Pod{Spec: spec}
+				if by == "namespace" {
+					ns.Labels = asks
+				} else {
+					pod.Labels = asks
+				}
+				selection, err := webhook.Select(ns, pod, webhook.Options{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				called := slices.ContainsFunc(configuration.Webhooks, func(w admissionregistration.MutatingWebhook) bool {
+					return entry{plugin.NewMutatingWebhookAccessor(w.Name, configuration.Name, &w), compiler}.matches(t, ns, pod)
+				})
+				if called != selection.Injected {
+					t.Errorf("%s, %s asks: called %t, want %t", name, by, called, selection.Injected)
+				}
+			}
+		}
+	}
+}
+
 func TestConfigurationLeavesNamespacesOut(t *testing.T) {
 	compiler := cel.NewConditionCompiler(environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()))
 	for _, configuration := range configurations(t) {

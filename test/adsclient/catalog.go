@@ -6,7 +6,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/anypb"
 
-	"github.com/sonde-mesh/sonde/xds/envoysim"
+	"github.com/sonde-mesh/sonde/internal/testing/envoysim"
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 

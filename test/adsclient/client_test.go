@@ -9,13 +9,16 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/internal/testing/envoysim"
 	"github.com/sonde-mesh/sonde/test/featuretest"
-	"github.com/sonde-mesh/sonde/xds/envoysim"
+	"github.com/sonde-mesh/sonde/xds"
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
@@ -33,7 +36,7 @@ func options(t *testing.T, f *featuretest.Feature, s *State) Options {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Options{Address: f.Address(), Node: proxy, State: s, TLS: config}
+	return Options{Address: "control-plane", Dial: f.Dial, Node: proxy, State: s, TLS: config}
 }
 
 // run opens a stream, and returns a function that ends it.
@@ -52,23 +55,20 @@ func run(t *testing.T, o Options) (stop func()) {
 	return stop
 }
 
-// has waits until the proxy has all that the simulated Envoy has.
+// has checks that the proxy has all that the simulated Envoy has.
 func has(t *testing.T, s *State, envoy *featuretest.Client) {
 	t.Helper()
 	envoy.Sync()
 	want := envoy.Has()
-	featuretest.Eventually(t, func() string {
-		var got []string
-		for kind, all := range s.Contents() {
-			for name, version := range all {
-				got = append(got, kind.Short()+" "+name+" "+version)
-			}
+	var got []string
+	for kind, all := range s.Contents() {
+		for name, version := range all {
+			got = append(got, kind.Short()+" "+name+" "+version)
 		}
-		if slices.Sort(got); !s.Settled() || !slices.Equal(got, want) {
-			return fmt.Sprintf("the client has %q, want %q", got, want)
-		}
-		return ""
-	})
+	}
+	if slices.Sort(got); !s.Settled() || !slices.Equal(got, want) {
+		t.Fatalf("the client has %q, want %q", got, want)
+	}
 }
 
 // counter is an Observer.
@@ -79,117 +79,116 @@ func (c *counter) Resource(resource.Type, []byte, []byte) { c.resources.Add(1) }
 func (c *counter) Acked()                                 { c.acked.Add(1) }
 
 func TestProxyFollowsReferences(t *testing.T) {
-	t.Parallel()
-	f := start(t)
-	envoy, s := f.Connect("web-1", envoysim.Delta), NewState(NewCatalog())
-	run(t, options(t, f, s))
-	has(t, s, envoy)
-	for _, file := range []string{"web-1-cache.yaml", "cache-1.yaml", "api-2-canary.yaml", "web-1-without-api.yaml", "mesh-off.yaml", "../web-1.yaml"} {
-		f.Put(file)
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t)
+		envoy, s := f.Connect("web-1", envoysim.Delta), NewState(NewCatalog())
+		run(t, options(t, f, s))
 		has(t, s, envoy)
-	}
+		for _, file := range []string{"web-1-cache.yaml", "cache-1.yaml", "api-2-canary.yaml", "web-1-without-api.yaml", "mesh-off.yaml", "../web-1.yaml"} {
+			f.Put(file)
+			has(t, s, envoy)
+		}
+	})
 }
 
 func TestReconnectSaysWhatItHas(t *testing.T) {
-	t.Parallel()
-	f := start(t)
-	envoy, s := f.Connect("web-1", envoysim.Delta), NewState(NewCatalog())
-	stop := run(t, options(t, f, s))
-	has(t, s, envoy)
-	stop()
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t)
+		envoy, s := f.Connect("web-1", envoysim.Delta), NewState(NewCatalog())
+		stop := run(t, options(t, f, s))
+		has(t, s, envoy)
+		stop()
 
-	o := options(t, f, s)
-	count := &counter{}
-	o.Observer = count
-	run(t, o)
-	f.Put("cache-1.yaml")
-	f.Put("web-1-cache.yaml")
-	has(t, s, envoy)
-	if got := count.resources.Load(); got != 4 {
-		t.Errorf("%d resources came after the proxy had said what it has, want the 4 of the new service", got)
-	}
+		o := options(t, f, s)
+		count := &counter{}
+		o.Observer = count
+		run(t, o)
+		f.Put("cache-1.yaml")
+		f.Put("web-1-cache.yaml")
+		has(t, s, envoy)
+		if got := count.resources.Load(); got != 4 {
+			t.Errorf("%d resources came after the proxy had said what it has, want the 4 of the new service", got)
+		}
+	})
 }
 
 func TestLargeResponses(t *testing.T) {
-	t.Parallel()
-	f := start(t)
-	many := &mesh.Service{Meta: mesh.Meta{Mesh: mesh.DefaultMesh, Name: "api"}}
-	for i := range 20_000 { // many times what the windows of HTTP/2 hold
-		many.Spec.Endpoints = append(many.Spec.Endpoints, mesh.ServiceEndpoint{Address: fmt.Sprintf("10.9.%d.%d", i/250, 1+i%250), Port: 80})
-	}
-	f.Set(many)
-	envoy := f.Connect("web-1", envoysim.Delta)
-	for name, rate := range map[string]int{"all at once": 0, "slowly, with small windows": 4 << 20} {
-		s := NewState(NewCatalog())
-		o := options(t, f, s)
-		o.BytesPerSecond = rate
-		o.Received = new(atomic.Int64)
-		stop := run(t, o)
-		has(t, s, envoy)
-		if got := o.Received.Load(); got < 400_000 {
-			t.Errorf("%s: received %d bytes, want more", name, got)
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t)
+		many := &mesh.Service{Meta: mesh.Meta{Mesh: mesh.DefaultMesh, Name: "api"}}
+		for i := range 20_000 { // many times what the windows of HTTP/2 hold
+			many.Spec.Endpoints = append(many.Spec.Endpoints, mesh.ServiceEndpoint{Address: fmt.Sprintf("10.9.%d.%d", i/250, 1+i%250), Port: 80})
 		}
-		stop()
-	}
+		f.Set(many)
+		envoy := f.Connect("web-1", envoysim.Delta)
+		for name, rate := range map[string]int{"all at once": 0, "slowly, with small windows": 4 << 20} {
+			s := NewState(NewCatalog())
+			o := options(t, f, s)
+			o.BytesPerSecond = rate
+			o.Received = new(atomic.Int64)
+			stop := run(t, o)
+			time.Sleep(time.Second) // more than it takes at that rate
+			has(t, s, envoy)
+			if got := o.Received.Load(); got < 400_000 {
+				t.Errorf("%s: received %d bytes, want more", name, got)
+			}
+			stop()
+		}
+	})
 }
 
 func TestSilentClientDoesNotAnswer(t *testing.T) {
-	t.Parallel()
-	f := start(t)
-	o := options(t, f, NewState(NewCatalog()))
-	o.Silent = true
-	run(t, o)
-	featuretest.Eventually(t, func() string {
-		if all := f.Status(); len(all) != 1 || len(all[0].Types) == 0 || all[0].Types[0].Sent == "" {
-			return "no clusters are sent"
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t)
+		o := options(t, f, NewState(NewCatalog()))
+		o.Silent = true
+		run(t, o)
+		synctest.Wait()
+		if all := f.Status(); len(all) != 1 || len(all[0].Types) == 0 || all[0].Types[0].Sent == "" || all[0].Types[0].Acked != "" {
+			t.Errorf("status %+v, want clusters that are sent, and not ACKed", all)
 		}
-		return ""
 	})
-	if got := f.Status()[0].Types[0].Acked; got != "" {
-		t.Errorf("response %q was ACKed", got)
-	}
 }
 
 func TestRefusalIsTheServersStatus(t *testing.T) {
-	t.Parallel()
-	f := start(t)
-	o := options(t, f, NewState(NewCatalog()))
-	o.Node = "default/api-1"
-	err := Run(t.Context(), o)
-	if status.Code(err) != codes.PermissionDenied || !strings.Contains(status.Convert(err).Message(), o.Node) {
-		t.Errorf("Run() error = %v, want PermissionDenied with the server's words", err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t)
+		o := options(t, f, NewState(NewCatalog()))
+		o.Node = "default/api-1"
+		err := Run(t.Context(), o)
+		if status.Code(err) != codes.PermissionDenied || !strings.Contains(status.Convert(err).Message(), o.Node) {
+			t.Errorf("Run() error = %v, want PermissionDenied with the server's words", err)
+		}
+	})
 }
 
 func TestRefusedVersionIsNotApplied(t *testing.T) {
-	t.Parallel()
-	f := start(t)
-	envoy, s := f.Connect("web-1", envoysim.Delta), NewState(NewCatalog())
-	o := options(t, f, s)
-	var refuses atomic.Bool
-	o.Refuse = func(kind resource.Type, name []byte) string {
-		if kind == resource.Cluster && string(name) == "api" && refuses.Load() {
-			return "I do not like " + string(name)
-		}
-		return ""
-	}
-	run(t, o)
-	has(t, s, envoy)
-	envoy.Refuse(resource.Cluster, "api", "I do not like it either")
-	refuses.Store(true)
-	f.Put("api-2-canary.yaml") // another identity, so the cluster changes
-	featuretest.Eventually(t, func() string {
-		for _, stream := range f.Status() {
-			for _, of := range stream.Types {
-				if len(of.NACKs) == 1 && of.NACKs[0].Reason == "I do not like api" {
-					return ""
-				}
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t)
+		envoy, s := f.Connect("web-1", envoysim.Delta), NewState(NewCatalog())
+		o := options(t, f, s)
+		var refuses atomic.Bool
+		o.Refuse = func(kind resource.Type, name []byte) string {
+			if kind == resource.Cluster && string(name) == "api" && refuses.Load() {
+				return "I do not like " + string(name)
 			}
+			return ""
 		}
-		return "the server does not know what was refused"
+		run(t, o)
+		has(t, s, envoy)
+		envoy.Refuse(resource.Cluster, "api", "I do not like it either")
+		refuses.Store(true)
+		f.Put("api-2-canary.yaml") // another identity, so the cluster changes
+		envoy.Sync()
+		known := func(st xds.ProxyStatus) bool {
+			return slices.ContainsFunc(st.Types, func(of xds.TypeStatus) bool { return len(of.NACKs) == 1 && of.NACKs[0].Reason == "I do not like api" })
+		}
+		if all := f.Status(); !slices.ContainsFunc(all, known) {
+			t.Errorf("status %+v, want what was refused", all)
+		}
+		f.Put("web-1-cache.yaml")
+		has(t, s, envoy)
 	})
-	f.Put("web-1-cache.yaml")
-	has(t, s, envoy)
 }
 
 func TestContentsNamesWhatIsNotThere(t *testing.T) {

@@ -10,9 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/sonde-mesh/sonde/dpagent/redirect/redirecttest"
+	"github.com/sonde-mesh/sonde/internal/testing/redirecttest"
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
@@ -34,7 +33,7 @@ func New(t *testing.T, controller string) *Group {
 		redirecttest.NotHere(t, fmt.Sprintf("no cgroup can be made here: %v", err))
 	}
 	t.Cleanup(func() {
-		must(t, harness.Poll(context.Background(), 20*time.Second, "the end of the cgroup", func(context.Context) error { return os.Remove(dir) }))
+		must(t, harness.Poll(context.Background(), "the end of the cgroup", func(context.Context) error { return os.Remove(dir) }))
 	})
 	return &Group{Dir: dir, V2: v2}
 }

@@ -1,20 +1,36 @@
-// Package chart renders the chart of deploy/chart with Helm, for tests.
+// Package chart renders the chart of deploy/chart as Helm does, with its library, for tests.
 package chart
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"os/exec"
+	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 
+	"helm.sh/helm/v4/pkg/chart/common"
+	"helm.sh/helm/v4/pkg/chart/common/util"
+	"helm.sh/helm/v4/pkg/chart/v2/lint"
+	"helm.sh/helm/v4/pkg/chart/v2/lint/support"
+	"helm.sh/helm/v4/pkg/chart/v2/loader"
+	"helm.sh/helm/v4/pkg/engine"
+	releaseutil "helm.sh/helm/v4/pkg/release/v1/util"
+	"helm.sh/helm/v4/pkg/strvals"
 	"sigs.k8s.io/yaml"
 
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
-// Namespace is the one of the release.
-const Namespace = "sonde-system"
+const (
+	// Namespace is the one of the release.
+	Namespace = "sonde-system"
+	// kubeVersion is the version of the API server that the chart is rendered for by default.
+	kubeVersion = "1.34.0"
+	// releaseName is what `helm template` calls a release.
+	releaseName = "release-name"
+)
 
 // Manifest is one object of the chart.
 type Manifest struct {
@@ -29,45 +45,157 @@ func (m Manifest) Decode(into any) error {
 	return nil
 }
 
-// Helm runs a command of Helm on the chart, such as lint. Helm is built if it is not in the cache. The error has what Helm says.
-func Helm(ctx context.Context, command string, args ...string) (string, error) {
-	root, err := harness.Root()
-	if err != nil {
-		return "", err
-	}
-	path, err := output(exec.CommandContext(ctx, "make", "--silent", "--no-print-directory", "-C", root, "helm"))
-	if err != nil {
-		return "", fmt.Errorf("build helm: %w", err)
-	}
-	return output(exec.CommandContext(ctx, strings.TrimSpace(path), append([]string{command, filepath.Join(root, "deploy", "chart")}, args...)...))
+// rendered is what a set of values makes of the chart.
+type rendered struct{ manifests, hooks, notes string }
+
+// renderings has what was rendered, by the flags.
+var renderings sync.Map
+
+// Text returns what `helm template` prints, but for empty lines, with these flags: --set, --set-string, --set-json, --values with a file, and
+// --kube-version.
+func Text(ctx context.Context, flags ...string) (string, error) {
+	r, err := render(ctx, flags)
+	return r.manifests + r.hooks, err
 }
 
-func output(cmd *exec.Cmd) (string, error) {
-	var all, problems strings.Builder
-	cmd.Stdout, cmd.Stderr = &all, &problems
-	if err := cmd.Run(); err != nil {
-		return "", fmt.Errorf("%w: %s%s", err, all.String(), problems.String())
-	}
-	return all.String(), nil
-}
-
-// Render returns what the chart installs with these flags of Helm, such as --set=…, but for the CustomResourceDefinitions and its hooks.
+// Render returns what the chart installs with these flags, but for the CustomResourceDefinitions and its hooks.
 func Render(ctx context.Context, flags ...string) ([]Manifest, error) {
-	return render(ctx, append([]string{"--no-hooks"}, flags...)...)
+	r, err := render(ctx, flags)
+	if err != nil {
+		return nil, err
+	}
+	return split(r.manifests)
 }
 
 // Hooks returns what is there while the chart is installed or upgraded.
 func Hooks(ctx context.Context, flags ...string) ([]Manifest, error) {
-	return render(ctx, append([]string{"--show-only=templates/crds-hook.yaml"}, flags...)...)
-}
-
-func render(ctx context.Context, flags ...string) ([]Manifest, error) {
-	text, err := Helm(ctx, "template", append([]string{"--namespace=" + Namespace}, flags...)...)
+	r, err := render(ctx, flags)
 	if err != nil {
 		return nil, err
 	}
+	return split(r.hooks)
+}
+
+// Notes returns what Helm says once the chart is installed with these flags.
+func Notes(ctx context.Context, flags ...string) (string, error) {
+	r, err := render(ctx, flags)
+	return r.notes, err
+}
+
+// Lint is `helm lint --strict` with these flags.
+func Lint(flags ...string) error {
+	o, err := parse(flags)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, m := range lint.RunAll(o.directory, o.values, Namespace, lint.WithKubeVersion(o.version)).Messages {
+		if m.Severity >= support.WarningSev {
+			errs = append(errs, m)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// options are what flags set.
+type options struct {
+	directory string // of the chart
+	values    map[string]any
+	version   *common.KubeVersion
+}
+
+func parse(flags []string) (options, error) {
+	root, err := harness.Root()
+	if err != nil {
+		return options{}, err
+	}
+	o := options{directory: filepath.Join(root, "deploy", "chart"), values: map[string]any{}}
+	if o.version, err = common.ParseKubeVersion(kubeVersion); err != nil {
+		return options{}, err
+	}
+	for _, flag := range flags {
+		name, value, _ := strings.Cut(flag, "=")
+		switch name {
+		case "--set":
+			err = strvals.ParseInto(value, o.values)
+		case "--set-string":
+			err = strvals.ParseIntoString(value, o.values)
+		case "--set-json":
+			err = strvals.ParseJSON(value, o.values)
+		case "--values":
+			err = o.read(value)
+		case "--kube-version":
+			o.version, err = common.ParseKubeVersion(value)
+		default:
+			err = errors.New("unknown flag")
+		}
+		if err != nil {
+			return options{}, fmt.Errorf("%s: %w", flag, err)
+		}
+	}
+	return o, nil
+}
+
+// read adds the values of a file.
+func (o *options) read(path string) error {
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	values, err := loader.LoadValues(file)
+	o.values = loader.MergeMaps(o.values, values)
+	return errors.Join(err, file.Close())
+}
+
+func render(ctx context.Context, flags []string) (rendered, error) {
+	key := strings.Join(flags, "\n")
+	if r, done := renderings.Load(key); done {
+		return r.(rendered), nil //nolint:forcetypeassert // of the one type that is stored
+	}
+	o, err := parse(flags)
+	if err != nil {
+		return rendered{}, err
+	}
+	chart, err := loader.LoadDir(o.directory)
+	if err != nil {
+		return rendered{}, err
+	}
+	capabilities := common.DefaultCapabilities.Copy()
+	capabilities.KubeVersion = *o.version
+	all, err := util.ToRenderValues(chart, o.values, common.ReleaseOptions{Name: releaseName, Namespace: Namespace, Revision: 1, IsInstall: true}, capabilities)
+	if err != nil {
+		return rendered{}, err
+	}
+	files, err := engine.Engine{}.RenderWithContext(ctx, chart, all)
+	if err != nil {
+		return rendered{}, err
+	}
+	var r rendered
+	for name, text := range files {
+		if filepath.Base(name) == "NOTES.txt" {
+			r.notes = text
+			delete(files, name)
+		}
+	}
+	hooks, manifests, err := releaseutil.SortManifests(files, nil, releaseutil.InstallOrder)
+	if err != nil {
+		return rendered{}, err
+	}
+	const form = "---\n# Source: %s\n%s\n"
+	for _, m := range manifests {
+		r.manifests += fmt.Sprintf(form, m.Name, m.Content)
+	}
+	for _, h := range hooks {
+		r.hooks += fmt.Sprintf(form, h.Path, h.Manifest)
+	}
+	renderings.Store(key, r)
+	return r, nil
+}
+
+// split returns the objects of a text with several.
+func split(text string) ([]Manifest, error) {
 	var all []Manifest
-	for document := range strings.SplitSeq(text, "\n---\n") {
+	for document := range strings.SplitSeq("\n"+text, "\n---\n") {
 		var head struct {
 			Kind     string
 			Metadata struct{ Name string }

@@ -50,7 +50,7 @@ func find(t *testing.T, is func(chart.Manifest) bool, into any, flags ...string)
 }
 
 func TestLint(t *testing.T) {
-	if _, err := chart.Helm(t.Context(), "lint", "--strict"); err != nil {
+	if err := chart.Lint(); err != nil {
 		t.Error(err)
 	}
 }
@@ -64,6 +64,8 @@ func TestWrongValuesAreNamed(t *testing.T) {
 		"another store":           {"--set=config.store=dir:/x", "/config/store"},
 		"a timeout that is none":  {"--set=webhook.timeoutSeconds=31", "/webhook/timeoutSeconds': maximum: got 31, want 30"},
 		"a peer that is none":     {"--set=networkPolicy.agents[0].cidr=10.0.0.0/8", "'cidr' not allowed"},
+		"an annotation no text":   {"--set=webhook.annotations.a=1", "/webhook/annotations/a': got number, want string"},
+		"an annotation twice":     {`--set=webhook.annotations.cert-manager\.io/inject-ca-from=a/b`, "webhook.annotations: cert-manager.io/inject-ca-from: must not be set"},
 		"a CA from nowhere":       {"--set=webhook.certificate.injectCAFrom=a/b", "webhook.certificate.secretName: must be the Secret"},
 		"a quantity that is none": {"--set=config.runtime.kubernetes.injector.sidecarMemory=128MB", "/config/runtime/kubernetes/injector/sidecarMemory': '128MB' does not match pattern"},
 		"a negative quantity":     {"--set=config.runtime.kubernetes.injector.sidecarCpuLimit=-1", "/config/runtime/kubernetes/injector/sidecarCpuLimit': exclusiveMinimum: got -1, want 0"},
@@ -201,6 +203,32 @@ func TestReplicas(t *testing.T) {
 	}
 }
 
+// The admissions enforcer of AKS writes into the webhook configurations that do not say otherwise, and Helm would not take that back.
+func TestWebhookAnnotations(t *testing.T) {
+	const enforcer = `webhook.annotations.admissions\.enforcer/disabled`
+	tests := map[string]struct {
+		flags []string
+		want  map[string]string
+	}{
+		"by default":      {nil, map[string]string{"admissions.enforcer/disabled": "true"}},
+		"and another one": {[]string{"--set=webhook.annotations.team=a"}, map[string]string{"admissions.enforcer/disabled": "true", "team": "a"}},
+		"none":            {[]string{"--set=" + enforcer + "=null"}, nil},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			var mutating admissionregistration.MutatingWebhookConfiguration
+			var validating admissionregistration.ValidatingWebhookConfiguration
+			only(t, "MutatingWebhookConfiguration", &mutating, tc.flags...)
+			only(t, "ValidatingWebhookConfiguration", &validating, tc.flags...)
+			for _, got := range []map[string]string{mutating.Annotations, validating.Annotations} {
+				if diff := cmp.Diff(tc.want, got); diff != "" {
+					t.Errorf("annotations (-want +got):\n%s", diff)
+				}
+			}
+		})
+	}
+}
+
 // Where cert-manager writes the CA, the control plane does not, and may not.
 func TestWebhookCertificate(t *testing.T) {
 	const secret, inject = "--set=webhook.certificate.secretName=mine", "--set=webhook.certificate.injectCAFrom=a/b"
@@ -232,6 +260,9 @@ func TestWebhookCertificate(t *testing.T) {
 			}
 			if from := configuration.Annotations["cert-manager.io/inject-ca-from"]; (from == "a/b") != tc.injected {
 				t.Errorf("annotation %q", from)
+			}
+			if configuration.Annotations["admissions.enforcer/disabled"] != "true" {
+				t.Errorf("annotations %v", configuration.Annotations)
 			}
 		})
 	}

@@ -6,14 +6,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sonde-mesh/sonde/internal/doctest"
+	"github.com/sonde-mesh/sonde/internal/testing/doctest"
 	"github.com/sonde-mesh/sonde/test/chart"
 )
 
 var update = flag.Bool("update", false, "write the golden files in testdata")
-
-// The API server that the golden files are for.
-const kubeVersion = "--kube-version=1.34.0"
 
 // TestGolden renders the chart with each set of values in testdata: what differs from release to release is what an operator who upgrades should read.
 func TestGolden(t *testing.T) {
@@ -27,12 +24,12 @@ func TestGolden(t *testing.T) {
 	for _, values := range sets {
 		name, _ := strings.CutSuffix(values, ".values.yaml")
 		t.Run(filepath.Base(name), func(t *testing.T) {
-			text, err := chart.Helm(t.Context(), "template", "--namespace="+chart.Namespace, kubeVersion, "--values="+values)
+			text, err := chart.Text(t.Context(), "--values="+values)
 			if err != nil {
 				t.Fatal(err)
 			}
 			doctest.Golden(t, *update, name+".golden.yaml", text)
-			if _, err := chart.Helm(t.Context(), "lint", "--strict", kubeVersion, "--values="+values); err != nil {
+			if err := chart.Lint("--values=" + values); err != nil {
 				t.Error(err)
 			}
 		})

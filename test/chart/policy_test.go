@@ -10,7 +10,7 @@ import (
 	"github.com/sonde-mesh/sonde/test/chart"
 )
 
-// The rights to patch what makes pods, and the status of pods, come with the policies that hold them to one annotation, and to one condition, which test/kube
+// The rights to patch what makes pods, and the status of pods, come with the policies that hold them to one annotation, and to one condition, which test/real/kube
 // tries, or not at all.
 func TestRightsNeedTheirPolicies(t *testing.T) {
 	tests := map[string]struct {
@@ -47,5 +47,44 @@ func TestRightsNeedTheirPolicies(t *testing.T) {
 				t.Errorf("policy %+v, binding %+v: want one that denies, also where it fails", policy.Spec.FailurePolicy, binding.Spec)
 			}
 		})
+	}
+}
+
+// What RBAC cannot say is said by policies, which test/real/kube tries, wherever there are any.
+func TestPolicies(t *testing.T) {
+	const certManager = "--set=webhook.certificate.secretName=a,webhook.certificate.injectCAFrom=a/b"
+	for name, flags := range map[string]map[bool][][]string{
+		"sonde-cp-own-objects":       {true: {{certManager}}, false: {{"--set=controlPlane.enabled=false"}}},
+		"sonde-webhook-ca":           {true: {{}}, false: {{certManager}}},
+		"sonde-watchdog-own-objects": {true: {{}}, false: {{"--set=watchdog.enabled=false"}}},
+		"sonde-watchdog-dependants": {true: {{}}, false: {
+			{"--set=watchdog.enabled=false"}, {"--set=watchdog.dependantsPolicy=false"}, {"--set=watchdog.dependants=null"}, {"--set=watchdog.dependants.apps=null"},
+		}},
+	} {
+		has := func(flags ...string) (bool, bool) {
+			t.Helper()
+			var policy admissionregistration.ValidatingAdmissionPolicy
+			var binding admissionregistration.ValidatingAdmissionPolicyBinding
+			called := func(kind string) func(chart.Manifest) bool {
+				return func(m chart.Manifest) bool { return m.Kind == kind && m.Name == name }
+			}
+			flags = append([]string{withWatchdog}, flags...)
+			hasPolicy, hasBinding := find(t, called("ValidatingAdmissionPolicy"), &policy, flags...), find(t, called("ValidatingAdmissionPolicyBinding"), &binding, flags...)
+			if hasPolicy && (*policy.Spec.FailurePolicy != admissionregistration.Fail || binding.Spec.PolicyName != policy.Name ||
+				!slices.Equal(binding.Spec.ValidationActions, []admissionregistration.ValidationAction{admissionregistration.Deny})) {
+				t.Errorf("policy %+v, binding %+v: want one that denies, also where it fails", policy.Spec.FailurePolicy, binding.Spec)
+			}
+			return hasPolicy, hasBinding
+		}
+		for want, cases := range flags {
+			for _, flags := range cases {
+				if policy, binding := has(append(flags, "--kube-version=1.30.0")...); policy != want || binding != want {
+					t.Errorf("%q: policy %s %t, its binding %t, want %t", flags, name, policy, binding, want)
+				}
+			}
+		}
+		if policy, binding := has("--kube-version=1.29.9"); policy || binding {
+			t.Errorf("policy %s before Kubernetes 1.30", name)
+		}
 	}
 }

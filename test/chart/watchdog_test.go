@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	admissionregistration "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -100,7 +101,7 @@ func TestRightsOfTheWatchdog(t *testing.T) {
 			rule("events.k8s.io", "events", nil, "create", "patch"),
 		},
 		chart.Namespace: {
-			rule("", "secrets", nil, "create"), rule("", "secrets", []string{"sonde-watchdog-leader"}, "get", "update"),
+			rule("", "secrets", []string{"sonde-watchdog-leader"}, "get"),
 			rule("coordination.k8s.io", "leases", nil, "create"), rule("coordination.k8s.io", "leases", []string{watchdog.LeaseName}, "get", "update"),
 		},
 		"a": append(slices.Clone(dependants), rule("", "secrets", []string{"probe"}, "get")),
@@ -108,6 +109,57 @@ func TestRightsOfTheWatchdog(t *testing.T) {
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
+	}
+}
+
+// alone and own have the watchdog be installed without the control plane, and in a namespace of its own.
+const alone, own = "--set=controlPlane.enabled=false", "--set=watchdog.namespace=apart"
+
+// Without the control plane nothing of it is there, and in a namespace of its own nothing of the watchdog is in another one.
+func TestWatchdogAlone(t *testing.T) {
+	for _, flags := range [][]string{{own}, {own, alone}} {
+		all, err := chart.Render(t.Context(), append(flags, withWatchdog, "--set=watchdog.gardener.enabled=true", "--set=networkPolicy.enabled=true", "--set=monitoring.podMonitor.enabled=true",
+			"--set=monitoring.serviceMonitor.enabled=true", "--set=monitoring.prometheusRule.enabled=true")...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range all {
+			there, controlPlane := isThere(m), strings.Contains(m.YAML, "sonde-cp")
+			if there && (len(flags) > 1 || strings.HasSuffix(m.Name, watchdog.DefaultName)) {
+				t.Errorf("%q: %s %s is in the namespace of the control plane", flags, m.Kind, m.Name)
+			}
+			if controlPlane && len(flags) > 1 {
+				t.Errorf("%q: %s %s is about the control plane", flags, m.Kind, m.Name)
+			}
+		}
+	}
+	if _, err := chart.Render(t.Context(), alone); err == nil || !strings.Contains(err.Error(), "controlPlane.enabled, watchdog.enabled: one of them must be true") {
+		t.Errorf("without both: %v", err)
+	}
+	notes, err := chart.Notes(t.Context(), withWatchdog, alone, own)
+	if err != nil || strings.Contains(notes, "control plane") || !strings.Contains(notes, "in namespace apart") {
+		t.Errorf("notes %q, %v", notes, err)
+	}
+}
+
+// isThere reports whether an object is in, or about, the namespace of the control plane. A ServiceMonitor is where the release is, for that of the watchdog.
+func isThere(m chart.Manifest) bool {
+	return m.Kind != "ServiceMonitor" && strings.Contains(m.YAML, "namespace: "+chart.Namespace)
+}
+
+// In a namespace of its own it knows that one, and the control plane changes no pod of it.
+func TestNamespaceOfTheWatchdog(t *testing.T) {
+	var d appsv1.Deployment
+	var webhooks admissionregistration.MutatingWebhookConfiguration
+	named(t, "Deployment", watchdog.DefaultName, &d, withWatchdog, own)
+	if d.Namespace != "apart" || !slices.Contains(d.Spec.Template.Spec.Containers[0].Args, "--namespace=apart") {
+		t.Errorf("the Deployment is in %s, with %q", d.Namespace, d.Spec.Template.Spec.Containers[0].Args)
+	}
+	only(t, "MutatingWebhookConfiguration", &webhooks, withWatchdog, own)
+	for _, w := range webhooks.Webhooks {
+		if names := w.NamespaceSelector.MatchExpressions[0].Values; !slices.Contains(names, "apart") {
+			t.Errorf("%s leaves out %q, want apart, too", w.Name, names)
+		}
 	}
 }
 
@@ -148,6 +200,8 @@ func TestWatchdogOfShoots(t *testing.T) {
 func TestWrongValuesOfTheWatchdogAreNamed(t *testing.T) {
 	for flag, want := range map[string]string{
 		"--set=watchdog.replica=1":                                                "'replica' not allowed",
+		"--set=watchdog.namespace=A":                                              "/watchdog/namespace': 'A' does not match pattern",
+		"--set=controlPlane.replicas=1":                                           "'replicas' not allowed",
 		"--set=watchdog.replicas=0":                                               "/watchdog/replicas': minimum: got 0, want 1",
 		"--set=watchdog.namespaces={a}":                                           "/watchdog/namespaces/0': got string, want object",
 		"--set=watchdog.namespaces[0].secrets={a}":                                "/watchdog/namespaces/0': missing property 'name'",

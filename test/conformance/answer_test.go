@@ -3,7 +3,7 @@ package conformance
 import (
 	"testing"
 
-	"github.com/sonde-mesh/sonde/xds/envoysim"
+	"github.com/sonde-mesh/sonde/internal/testing/envoysim"
 )
 
 // TestAnswer has clients that ACK, NACK, or send what is neither.

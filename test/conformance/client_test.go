@@ -6,7 +6,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/sonde-mesh/sonde/xds/envoysim"
+	"github.com/sonde-mesh/sonde/internal/testing/envoysim"
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 

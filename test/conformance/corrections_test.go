@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/sonde-mesh/sonde/xds/envoysim"
+	"github.com/sonde-mesh/sonde/internal/testing/envoysim"
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/sonde-mesh/sonde/xds/envoysim"
+	"github.com/sonde-mesh/sonde/internal/testing/envoysim"
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 

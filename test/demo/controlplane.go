@@ -35,7 +35,7 @@ func (s *scene) regainControlPlane(ctx context.Context) ([]string, error) {
 	started := time.Now()
 	s.board.Progress("waiting for the proxies to connect again")
 	for _, p := range live {
-		if err := harness.Poll(ctx, 25*time.Second, p.Name+" to connect", p.Synced); err != nil {
+		if err := harness.Poll(ctx, p.Name+" to connect", p.Synced); err != nil {
 			return nil, err
 		}
 	}

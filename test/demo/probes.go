@@ -14,8 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
-	"github.com/sonde-mesh/sonde/test/fidelity/cases"
-	"github.com/sonde-mesh/sonde/test/fidelity/kubelet"
 	"github.com/sonde-mesh/sonde/test/harness"
 	"github.com/sonde-mesh/sonde/webhook"
 )
@@ -93,10 +91,18 @@ func portNumber(address string) int32 {
 	return int32(port)
 }
 
-// finding is what the kubelet makes of one probe.
+// verdict is the kubelet's, in its words.
+type verdict string
+
+const (
+	success verdict = "Success"
+	failure verdict = "Failure"
+)
+
+// finding is the result of one probe.
 type finding struct {
-	verdict cases.Verdict
-	words   string // of the kubelet's event
+	verdict verdict
+	words   string // the reason
 }
 
 // Kinds of probes, in the order of the table, and which probe of probedPod is of that kind.
@@ -105,27 +111,30 @@ var (
 	probeOf    = []string{"readiness", "startup", "liveness"}
 )
 
-// findings has the kubelet's own code ask the probes of a pod all at once, in the order of probeKinds.
+// probeNamed returns a probe of a container.
+func probeNamed(c *corev1.Container, name string) *corev1.Probe {
+	return map[string]*corev1.Probe{"readiness": c.ReadinessProbe, "startup": c.StartupProbe, "liveness": c.LivenessProbe}[name]
+}
+
+// findings makes the probes of a pod all at once, in the order of probeKinds.
 func findings(ctx context.Context, pod *corev1.Pod) ([]finding, error) {
 	c, err := container(pod, "app")
 	if err != nil {
 		return nil, err
 	}
-	k := kubelet.New()
-	defer k.Close()
-	found := make([]finding, len(probeKinds))
+	found, errs := make([]finding, len(probeKinds)), make([]error, len(probeKinds))
 	var wait sync.WaitGroup
 	for i, of := range probeOf {
-		wait.Go(func() { found[i].verdict, found[i].words = k.Probe(ctx, pod, *c, of) })
+		wait.Go(func() { found[i], errs[i] = ask(ctx, pod, c, of) })
 	}
 	wait.Wait()
-	return found, nil
+	return found, errors.Join(errs...)
 }
 
 // compareProbes asks the application itself, as without a mesh; its Envoy, which is where redirection leads the kubelet in a
 // pod whose probes were not rewritten; and the handler, as the injected pod says. What the first finds, want, the last must
 // find, too.
-func (s *scene) compareProbes(ctx context.Context, want cases.Verdict, ofEnvoy ...cases.Verdict) (seen []string, err error) {
+func (s *scene) compareProbes(ctx context.Context, want verdict, ofEnvoy ...verdict) (seen []string, err error) {
 	pods := []*corev1.Pod{s.written, probedPod("captured", portNumber(s.b[0].Inbound)), s.injected}
 	found, errs := make([][]finding, len(pods)), make([]error, len(pods))
 	var wait sync.WaitGroup
@@ -143,12 +152,12 @@ func (s *scene) compareProbes(ctx context.Context, want cases.Verdict, ofEnvoy .
 		direct, envoy, handler := found[0][i], found[1][i], found[2][i]
 		seen = append(seen, fmt.Sprintf(columns, kind, direct.verdict, judged(envoy, direct), judged(handler, direct)))
 		if direct.verdict != want || envoy.verdict != ofEnvoy[i] || handler.verdict != want {
-			amiss = append(amiss, fmt.Errorf("%s: want %s, %s, %s; the kubelet says: %q, %q, %q",
+			amiss = append(amiss, fmt.Errorf("%s: want %s, %s, %s; reasons: %q, %q, %q",
 				kind, want, ofEnvoy[i], want, direct.words, envoy.words, handler.words))
 		}
 	}
 	for i, kind := range probeKinds {
-		if envoy := found[1][i]; envoy.verdict == cases.Failure && want == cases.Success {
+		if envoy := found[1][i]; envoy.verdict == failure && want == success {
 			seen = append(seen, fmt.Sprintf("%s at Envoy's port: %s", kind, envoy.words))
 		}
 	}
@@ -164,13 +173,13 @@ func judged(f, truth finding) string {
 }
 
 func (s *scene) probesUp(ctx context.Context) ([]string, error) {
-	return s.compareProbes(ctx, cases.Success, cases.Failure, cases.Success, cases.Failure)
+	return s.compareProbes(ctx, success, failure, success, failure)
 }
 
 func (s *scene) probesClosed(ctx context.Context) ([]string, error) {
 	b := s.b[0]
 	b.App.Kill()
-	seen, err := s.compareProbes(ctx, cases.Failure, cases.Failure, cases.Success, cases.Failure)
+	seen, err := s.compareProbes(ctx, failure, failure, success, failure)
 	if err := errors.Join(err, b.StartApp(ctx)); err != nil {
 		return seen, err
 	}
@@ -179,7 +188,7 @@ func (s *scene) probesClosed(ctx context.Context) ([]string, error) {
 		return seen, err
 	}
 	for i, f := range back {
-		if f.verdict != cases.Success {
+		if f.verdict != success {
 			return seen, fmt.Errorf("the application is back, and the handler says of %s: %s, %s", probeKinds[i], f.verdict, f.words)
 		}
 	}

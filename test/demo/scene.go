@@ -33,13 +33,24 @@ type step struct {
 	do    func(context.Context) ([]string, error)
 }
 
-func (s *scene) steps() []step {
+// stepLimit bounds a step, on a machine that does much else.
+const stepLimit = 2 * time.Minute
+
+func (s step) bounded(ctx context.Context) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, stepLimit)
+	defer cancel()
+	return s.do(ctx)
+}
+
+func (s *scene) steps(programs harness.Programs) []step {
+	start := func(ctx context.Context) ([]string, error) { return s.start(ctx, programs) }
 	return []step{
+		{"control plane, A and three replicas of B start", start},
 		{"A calls B", s.call},
 		{"the same call without a certificate", s.withoutCertificate},
 		{"a service without a sidecar, C, is called", s.withoutSidecar},
-		{"the kubelet probes b-1: its application is fine", s.probesUp},
-		{"the kubelet probes b-1: its application is gone", s.probesClosed},
+		{probed + ": its application is fine", s.probesUp},
+		{probed + ": its application is gone", s.probesClosed},
 		{"b-3 is stopped by SIGTERM", s.terminate},
 		{"b-2: agent, Envoy, application killed with -9", s.kill},
 		{"a broken file in the store", s.brokenFile},
@@ -74,9 +85,10 @@ endpoints:
 `, host, port)); err != nil {
 		return nil, err
 	}
-	options := []harness.ProxyOptions{{Name: "a-1", Service: "a", Outbound: []string{"b", "c"}}}
+	checked := map[string]any{"tcpSocket": map[string]any{}, "periodSeconds": 1}
+	options := []harness.ProxyOptions{{Name: "a-1", Service: "a", Outbound: []string{"b", "c"}, ServiceProbe: checked}}
 	for _, name := range []string{"b-1", "b-2", "b-3"} {
-		options = append(options, harness.ProxyOptions{Name: name, Service: "b"})
+		options = append(options, harness.ProxyOptions{Name: name, Service: "b", ServiceProbe: checked})
 	}
 	var proxies []*harness.Proxy
 	for _, o := range options {
@@ -107,7 +119,7 @@ endpoints:
 
 // waitEndpoints waits until the Envoy of A has exactly these replicas of B.
 func (s *scene) waitEndpoints(ctx context.Context, want ...*harness.Proxy) error {
-	return harness.Poll(ctx, 10*time.Second, "the endpoints of B in the Envoy of A", func(ctx context.Context) error {
+	return harness.Poll(ctx, "the endpoints of B in the Envoy of A", func(ctx context.Context) error {
 		got, err := s.a.Endpoints(ctx, "b")
 		if err != nil {
 			return err
@@ -126,7 +138,7 @@ func (s *scene) waitEndpoints(ctx context.Context, want ...*harness.Proxy) error
 
 // waitDisconnected waits until the Envoy of A knows that its connections to a dead replica of B are no more.
 func (s *scene) waitDisconnected(ctx context.Context, dead *harness.Proxy) error {
-	return harness.Poll(ctx, 10*time.Second, "the end of A's connections to "+dead.Name, func(ctx context.Context) error {
+	return harness.Poll(ctx, "the end of A's connections to "+dead.Name, func(ctx context.Context) error {
 		endpoints, err := s.a.Endpoints(ctx, "b")
 		if n := endpoints[dead.Inbound].Connections; err == nil && n > 0 {
 			err = fmt.Errorf("it has %d", n)
@@ -208,6 +220,7 @@ The mesh runs on, whole again, until Ctrl-C. Try:
   curl -i http://%[10]s/tcp/%[11]d                 # a probe of B, as the kubelet asks the agent: 200
 
   flags='%[4]s'
+  %[5]s status $flags                                    # is anything wrong?
   %[5]s get proxies $flags
   %[5]s get services -o yaml $flags
   %[5]s inspect dataplane a-1 --type clusters $flags

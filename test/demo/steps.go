@@ -186,7 +186,7 @@ func (s *scene) kill(ctx context.Context) ([]string, error) {
 	defer load.Stop()
 	started := time.Now()
 	s.board.Progress("waiting for outlier detection")
-	err = harness.Poll(ctx, 10*time.Second, "the Envoy of A to take out "+dead.Name, func(ctx context.Context) error {
+	err = harness.Poll(ctx, "the Envoy of A to take out "+dead.Name, func(ctx context.Context) error {
 		endpoints, err := s.a.Endpoints(ctx, "b")
 		if err == nil && !endpoints[dead.Inbound].Ejected {
 			err = errors.New("it has not")
@@ -214,7 +214,7 @@ func (s *scene) brokenFile(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	var problem string
-	err := harness.Poll(ctx, 10*time.Second, "sondectl get to report "+file, func(ctx context.Context) error {
+	err := harness.Poll(ctx, "sondectl get to report "+file, func(ctx context.Context) error {
 		stdout, stderr, err := s.machine.CtlBoth(ctx, "get", "dataplanes")
 		if err != nil {
 			return err
@@ -239,7 +239,7 @@ func (s *scene) brokenFile(ctx context.Context) ([]string, error) {
 	if err := s.b[0].Declare(); err != nil {
 		return seen, err
 	}
-	err = harness.Poll(ctx, 10*time.Second, "sondectl get to report nothing", func(ctx context.Context) error {
+	err = harness.Poll(ctx, "sondectl get to report nothing", func(ctx context.Context) error {
 		_, stderr, err := s.machine.CtlBoth(ctx, "get", "dataplanes")
 		if err == nil && stderr != "" {
 			err = fmt.Errorf("it says %q", stderr)

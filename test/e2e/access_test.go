@@ -20,7 +20,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
-	"github.com/sonde-mesh/sonde/internal/logtest"
+	"github.com/sonde-mesh/sonde/internal/testing/logtest"
 	"github.com/sonde-mesh/sonde/test/chart"
 )
 
@@ -94,7 +94,7 @@ func TestSondectlByKubeconfig(t *testing.T) {
 	n.waitReady("web")
 	o := n.newOperator()
 	proxy := "web." + n.name
-	n.wait(catchUp, "its proxy in sondectl", func() error {
+	n.wait("its proxy in sondectl", func() error {
 		out, stderr, err := o.run("get", "proxies", proxy, "-o", "json")
 		var all []json.RawMessage
 		if err == nil {
@@ -135,7 +135,7 @@ func TestAloneSondectlWatches(t *testing.T) {
 		_ = watch.Process.Kill()
 		_ = watch.Wait()
 	})
-	n.wait(catchUp, "the first list", func() error {
+	n.wait("the first list", func() error {
 		if !strings.Contains(out.String(), "mesh/default\n") {
 			return fmt.Errorf("%q, %q", out.String(), errOut.String())
 		}
@@ -146,7 +146,7 @@ func TestAloneSondectlWatches(t *testing.T) {
 		cp.waitReplicas()
 	}
 	n.create(fmt.Sprintf(meshYAML, n.name, "PERMISSIVE"))
-	n.wait(catchUp, "what has changed since", func() error {
+	n.wait("what has changed since", func() error {
 		if !strings.Contains(out.String(), "mesh/"+n.name+"\n") {
 			return fmt.Errorf("%q, %q", out.String(), errOut.String())
 		}

@@ -27,7 +27,7 @@ func TestAddressUsedAgain(t *testing.T) {
 		done.Spec.RestartPolicy = corev1.RestartPolicyNever
 		done.Spec.Containers[0].Args = []string{"--call=http://127.0.0.1:9901/"} // ends at once, however
 		n.create(done)
-		n.waitPod("done", readyLimit, "ended", func(p *corev1.Pod) error {
+		n.waitPod("done", "ended", func(p *corev1.Pod) error {
 			if p.Status.Phase != corev1.PodFailed && p.Status.Phase != corev1.PodSucceeded {
 				return errors.New(summary(p))
 			}

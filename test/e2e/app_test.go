@@ -47,6 +47,12 @@ func (a app) do(method, path string, query url.Values, answer any) {
 	}
 }
 
+// waitPut changes the application, as soon as it is there.
+func (a app) waitPut(path string, query url.Values) {
+	a.t.Helper()
+	wait(a.t, "a change of the application by "+path, func() error { return a.try(http.MethodPut, path, query, nil) })
+}
+
 func (a app) try(method, path string, query url.Values, answer any) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(a.t.Context()), 20*time.Second)
 	defer cancel()
@@ -107,7 +113,7 @@ func (a app) waitCall(format string, args ...any) harness.Answer {
 	a.t.Helper()
 	target := fmt.Sprintf(format, args...)
 	var c called
-	wait(a.t, readyLimit, "an answer of "+target, func() error {
+	wait(a.t, "an answer of "+target, func() error {
 		if c = a.call("%s", target); c.Status != http.StatusOK {
 			return fmt.Errorf("it is %+v", c)
 		}
@@ -151,7 +157,7 @@ func (l load) stop() harness.Report {
 func (l load) waitMore(calls int) {
 	l.app.t.Helper()
 	enough := l.report().Calls + calls
-	wait(l.app.t, time.Minute, "calls of "+l.name, func() error {
+	wait(l.app.t, "calls of "+l.name, func() error {
 		if r := l.report(); r.Calls < enough {
 			return fmt.Errorf("there are %v of %d", r, enough)
 		}

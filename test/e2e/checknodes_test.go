@@ -101,7 +101,7 @@ func (n *namespace) noJobs() {
 	if err != nil || len(jobs.Items) > 0 {
 		n.t.Errorf("%d Jobs are left, %v", len(jobs.Items), err)
 	}
-	n.wait(catchUp, "the end of the pods of Jobs", func() error {
+	n.wait("the end of the pods of Jobs", func() error {
 		pods, err := cluster.client.CoreV1().Pods(n.name).List(n.t.Context(), metav1.ListOptions{})
 		if err == nil && len(pods.Items) > 0 {
 			err = fmt.Errorf("there are %d", len(pods.Items))
@@ -146,7 +146,7 @@ func TestCheckPorts(t *testing.T) {
 // takenPorts waits until sondectl check names these clashes of the namespace, and no others.
 func (n *namespace) takenPorts(want ...string) {
 	n.t.Helper()
-	n.wait(readyLimit, "the line of taken ports", func() error {
+	n.wait("the line of taken ports", func() error {
 		lines := checkLines(n.t, "taken ports")
 		if len(lines) != 1 {
 			return fmt.Errorf("lines %+v, want one", lines)

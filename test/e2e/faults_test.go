@@ -22,10 +22,6 @@ import (
 // away is how long the control plane and the API server are away.
 const away = 2 * time.Minute
 
-// catchUp is how long Kubernetes' programs may take to hear that the API server is back: client-go tries again within a minute, and
-// within one more if the API server refuses it while it starts.
-const catchUp = 3 * time.Minute
-
 // controlPlaneLabel selects the pods of the control plane.
 const controlPlaneLabel = "app.kubernetes.io/name=sonde"
 
@@ -154,7 +150,7 @@ func killAgent(t *testing.T, w *watched) {
 	for range 3 {
 		worker := w.agent(victim, false)
 		worker.kill(t)
-		w.wait(readyLimit, "the next worker", func() error {
+		w.wait("the next worker", func() error {
 			for _, p := range w.processes(victim) {
 				if p.pid != worker.pid && !p.first && len(p.command) > 1 && p.command[1] == "run" {
 					return nil
@@ -170,7 +166,7 @@ func killAgent(t *testing.T, w *watched) {
 	}
 
 	w.agent(victim, true).kill(t)
-	w.waitPod(victim.Name, readyLimit, "with a new sidecar and Ready", func(p *corev1.Pod) error {
+	w.waitPod(victim.Name, "with a new sidecar and Ready", func(p *corev1.Pod) error {
 		if s := status(p, mesh.ContainerSidecar); s.RestartCount != 1 {
 			return fmt.Errorf("kuma-sidecar was restarted %d times", s.RestartCount)
 		}
@@ -185,7 +181,7 @@ func killAgent(t *testing.T, w *watched) {
 // waitStable waits until all calls succeed again.
 func (w *watched) waitStable(when string) {
 	w.t.Helper()
-	w.wait(30*time.Second, "calls that all succeed", func() error {
+	w.wait("calls that all succeed", func() error {
 		before := w.failedNow()
 		for _, l := range w.loads {
 			l.waitMore(20)
@@ -215,7 +211,7 @@ func TestRedirectionFlushed(t *testing.T) {
 	n.waitRolledOut("web")
 	name := n.podsOf("web")[0]
 	onNetworkOf(t, n.agent(n.pod(name), true), "nft", "delete", "table", "inet", "sonde")
-	n.waitPod(name, 30*time.Second, "not Ready", isNotReady)
+	n.waitPod(name, "not Ready", isNotReady)
 	n.waitEvent(name, "Unhealthy", "15022")
 	n.waitEvent(name, "ProbeFailed", "Readiness probe failed", "the redirection of the pod's connections is gone")
 	n.deletePod(name)
@@ -253,12 +249,20 @@ func TestAloneControlPlane(t *testing.T) {
 	cp.scale("sonde-cp", replicas)
 	cp.waitRolledOutAs("sonde-cp", controlPlaneLabel)
 	for _, f := range guarded {
-		f.waitHealed(catchUp)
+		f.waitHealed()
 		if f.app != "native" {
 			f.check(1)
 		}
 	}
-	w.waitRolledOut("web") // long before the ReplicaSet tries again by itself
+	// By itself the ReplicaSet tries again after up to 17 minutes.
+	w.wait("the ReplicaSet to be told to try again", func() error {
+		rs, err := cluster.client.AppsV1().ReplicaSets(w.name).Get(t.Context(), w.replicaSet("web"), metav1.GetOptions{})
+		if err == nil && rs.Annotations[mesh.OwnPrefix+"retry"] == "" {
+			err = fmt.Errorf("its annotations are %v", rs.Annotations)
+		}
+		return err
+	})
+	w.waitRolledOut("web")
 	w.checkCaughtUp("the control plane was away")
 }
 
@@ -272,17 +276,17 @@ func TestAloneAPIServer(t *testing.T) {
 	pass(t, away)
 	testbed(t, "start", "apiserver") // first: without it the test could not clean up
 	w.checkLoads("the API server was away")
-	w.wait(time.Minute, "the API server", func() error {
+	w.wait("the API server", func() error {
 		_, err := cluster.client.CoreV1().Pods(w.name).List(t.Context(), metav1.ListOptions{})
 		return err
 	})
 	w.checkUntouched("the API server was away")
 	late := newNamespace(t, injected) // the control plane may not have heard of it
 	late.create(newPod("late", "node2"))
-	late.waitPod("late", catchUp, "Ready", isReady)
+	late.waitReady("late")
 	// Kubernetes' controller of EndpointSlices catches up, too: the tests that follow make Services.
 	late.create(newService("late"))
-	late.wait(catchUp, "an answer of a new Service", func() error {
+	late.wait("an answer of a new Service", func() error {
 		if c := late.app("late").call("http://late.%s/", late.name); c.Status != http.StatusOK {
 			return fmt.Errorf("%+v", c)
 		}
@@ -304,7 +308,7 @@ func TestAloneAPIServer(t *testing.T) {
 func (w *watched) checkCaughtUp(when string) {
 	w.t.Helper()
 	all := w.podsOf("web")
-	w.wait(catchUp, "calls of the new pod", func() error {
+	w.wait("calls of the new pod", func() error {
 		r := w.loads["client http-new"].report()
 		for _, name := range all {
 			if r.Instances[name] == 0 {

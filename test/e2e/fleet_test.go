@@ -35,12 +35,16 @@ type fleet struct {
 	before map[types.UID]int32
 	// mostDown is how many pods were not Ready at once at most, and mostRestarting how many had restarted and not been Ready since.
 	mostDown, mostRestarting int
+	// worst says which pods were not Ready when most were not.
+	worst string
 }
 
 type seenPod struct {
 	ready bool
 	// restarts of the application, and with how many it was Ready last.
 	restarts, readyWith int32
+	// text is what the kubelet last said of the pod.
+	text string
 }
 
 type point struct {
@@ -60,7 +64,10 @@ func (n *namespace) newFleet(app string, pods int, guarded string, edit ...func(
 		ProbeHandler:  corev1.ProbeHandler{GRPC: &corev1.GRPCAction{Port: portGRPC, Service: new("liveness")}},
 		PeriodSeconds: 1, FailureThreshold: 3,
 	}
-	c.ReadinessProbe = healthz(3) // one late check makes no pod unready
+	c.ReadinessProbe = healthz(3)
+	for _, p := range []*corev1.Probe{c.LivenessProbe, c.ReadinessProbe} {
+		p.TimeoutSeconds = 10 // what is answered counts here, and not that an answer is late
+	}
 	c.ReadinessProbe.InitialDelaySeconds = 3
 	for _, e := range edit {
 		e(&d.Spec.Template)
@@ -119,21 +126,25 @@ func (f *fleet) see(p *corev1.Pod) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s := f.seen[p.UID]
-	s.ready, s.restarts = isReady(p) == nil, status(p, "app").RestartCount
+	s.ready, s.restarts, s.text = isReady(p) == nil, status(p, "app").RestartCount, p.Name+" "+summary(p)
 	if s.ready {
 		s.readyWith = s.restarts
 	}
 	f.seen[p.UID] = s
-	down, restarting := 0, 0
+	down, restarting, texts := 0, 0, []string(nil)
 	for _, s := range f.seen {
 		if !s.ready {
 			down++
+			texts = append(texts, s.text)
 		}
 		if s.restarts > s.readyWith {
 			restarting++
 		}
 	}
-	f.mostDown, f.mostRestarting = max(f.mostDown, down), max(f.mostRestarting, restarting)
+	if down > f.mostDown {
+		f.mostDown, f.worst = down, strings.Join(texts, "\n  ")
+	}
+	f.mostRestarting = max(f.mostRestarting, restarting)
 	if len(f.curve) == 0 || f.curve[len(f.curve)-1].down != down {
 		f.curve = append(f.curve, point{time.Since(f.began), down})
 	}
@@ -163,12 +174,12 @@ func (f *fleet) setLive(pod string, live bool) {
 	if live {
 		status = "SERVING"
 	}
-	f.namespace.app(pod).do("PUT", "/grpc", url.Values{"service": {"liveness"}, "status": {status}}, nil)
+	f.namespace.app(pod).waitPut("/grpc", url.Values{"service": {"liveness"}, "status": {status}})
 }
 
 func (n *namespace) setHealthz(pod string, code int) {
 	n.t.Helper()
-	n.app(pod).do("PUT", "/http", url.Values{"status": {strconv.Itoa(code)}}, nil)
+	n.app(pod).waitPut("/http", url.Values{"status": {strconv.Itoa(code)}})
 }
 
 // restarts returns how often the application has restarted in all pods together, and how many of them have not been Ready since.
@@ -185,9 +196,9 @@ func (f *fleet) restarts() (all, restarting int) {
 }
 
 // waitRestarts waits until there have been so many restarts, and fails if there are more.
-func (f *fleet) waitRestarts(limit time.Duration, want int) {
+func (f *fleet) waitRestarts(want int) {
 	f.t.Helper()
-	f.wait(limit, fmt.Sprintf("%d restarts of %s", want, f.app), func() error {
+	f.wait(fmt.Sprintf("%d restarts of %s", want, f.app), func() error {
 		if all, _ := f.restarts(); all < want {
 			return fmt.Errorf("there were %d", all)
 		}
@@ -196,9 +207,9 @@ func (f *fleet) waitRestarts(limit time.Duration, want int) {
 }
 
 // waitHealed waits until each container has restarted since the probes failed, and all pods are Ready.
-func (f *fleet) waitHealed(limit time.Duration) {
+func (f *fleet) waitHealed() {
 	f.t.Helper()
-	f.wait(limit, "the restart of all of "+f.app, func() error {
+	f.wait("the restart of all of "+f.app, func() error {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		for uid, s := range f.seen {

@@ -43,7 +43,7 @@ func TestFreezeZoneDead(t *testing.T) {
 	}
 	t.Cleanup(func() { // the next test needs the nodes
 		link("up")
-		waitNodes(t, catchUp, cluster.nodes...)
+		waitNodes(t, cluster.nodes...)
 	})
 	link("down")
 	dead := time.Now()
@@ -62,7 +62,7 @@ func TestFreezeZoneDead(t *testing.T) {
 	r.checkFrozen("only", 2)
 
 	link("up")
-	waitNodes(t, catchUp, cluster.nodes...)
+	waitNodes(t, cluster.nodes...)
 	r.waitServed(r.pods)
 	client.waitCall("http://only.%s/", r.name)
 	r.waitFrozen("only", 0)
@@ -120,7 +120,7 @@ func (n *namespace) frozen(service string) (endpoints int, text string, err erro
 // waitFrozen waits until that many endpoints of a Service are frozen.
 func (n *namespace) waitFrozen(service string, want int) {
 	n.t.Helper()
-	n.wait(catchUp, fmt.Sprintf("%d endpoints of %s to be frozen", want, service), func() error {
+	n.wait(fmt.Sprintf("%d endpoints of %s to be frozen", want, service), func() error {
 		got, text, err := n.frozen(service)
 		if err == nil && got != want {
 			err = fmt.Errorf("%d are: %s", got, text)

@@ -103,7 +103,7 @@ func shop(t *testing.T) *namespace {
 			t.Error(err)
 		}
 	})
-	n.wait(catchUp, "its service account", func() error {
+	n.wait("its service account", func() error {
 		_, err := cluster.client.CoreV1().ServiceAccounts(n.name).Get(t.Context(), "default", metav1.GetOptions{})
 		return err
 	})
@@ -135,7 +135,7 @@ func TestAloneGuides(t *testing.T) {
 	(&namespace{t: t, name: systemNamespace}).waitReplicas() // as the guide says: those that end inject the release before
 	g.next()
 	n.waitRolledOut("web")
-	n.wait(catchUp, "sidecars of this release alone", func() error { // those before end beside them
+	n.wait("sidecars of this release alone", func() error { // those before end beside them
 		if got := n.images(n.podsOf("web")...); !slices.Equal(got, []string{"dev"}) {
 			return fmt.Errorf("they are of %q", got)
 		}

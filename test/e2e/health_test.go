@@ -123,7 +123,7 @@ func TestDeadlockRestarted(t *testing.T) {
 	if err := syscall.Kill(all[i].pid, syscall.SIGUSR1); err != nil {
 		t.Fatal(err)
 	}
-	n.wait(loopLimit+30*time.Second, "a livez that fails", func() error {
+	n.wait("a livez that fails", func() error {
 		code, body, err := health(t.Context(), p.Status.PodIP, "/livez")
 		if err != nil {
 			return err
@@ -138,7 +138,7 @@ func TestDeadlockRestarted(t *testing.T) {
 		t.Errorf("livez fails after %s; a turn that takes less than %s is a slow one", found, loopLimit)
 	}
 	n.waitEvent(name, "Unhealthy", "Liveness probe failed", "503")
-	n.waitPod(name, readyLimit, "with a restarted container and Ready", func(p *corev1.Pod) error {
+	n.waitPod(name, "with a restarted container and Ready", func(p *corev1.Pod) error {
 		if restarts := status(p, p.Spec.Containers[0].Name).RestartCount; restarts != 1 {
 			return fmt.Errorf("it was restarted %d times", restarts)
 		}
@@ -177,7 +177,7 @@ func (n *namespace) follow(pod string) (log func() string) {
 		n.t.Helper()
 		select {
 		case <-read:
-		case <-time.After(readyLimit):
+		case <-time.After(patience):
 			n.t.Fatalf("the log of pod %s goes on", pod)
 		}
 		if ended != nil {

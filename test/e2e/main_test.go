@@ -100,7 +100,7 @@ func connect() (err error) {
 // know where the webhook is, and the control plane to make the Mesh named default.
 func awaitAdmission() error {
 	p := newPod("first", cluster.nodes[0])
-	return harness.Poll(context.Background(), time.Minute, "the injection of pods", func(ctx context.Context) error { return admit(ctx, p) })
+	return harness.Poll(context.Background(), "the injection of pods", func(ctx context.Context) error { return admit(ctx, p) })
 }
 
 // admit asks the API server whether a pod would be made, with a sidecar.

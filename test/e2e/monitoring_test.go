@@ -66,7 +66,7 @@ func TestAlerts(t *testing.T) {
 	container := `alertname="SondeRestartsHeld", container="app", severity="warning", ` + of(held)
 	peers := fmt.Sprintf(`alertname="SondeHealthCheckFails", name="peers", severity="warning", pod=%q`, replica)
 	envoy := `alertname="SondeEnvoyRestarts", ` + of("crashing")
-	wait(t, catchUp, "the alert "+envoy, func() error {
+	wait(t, "the alert "+envoy, func() error {
 		n.killEnvoy("crashing")
 		return p.fires(envoy)
 	})
@@ -84,7 +84,7 @@ func TestAlerts(t *testing.T) {
 	cp.scale("sonde-cp", 0)
 	cp.waitRolledOutAs("sonde-cp", controlPlaneLabel)
 	down, webhook := `alertname="SondeControlPlaneDown"`, `alertname="SondeWebhookFails", name=~".*inject.*", severity="critical"`
-	wait(t, catchUp, "the alert that pods cannot be created", func() error {
+	wait(t, "the alert that pods cannot be created", func() error {
 		_, err := cluster.client.CoreV1().Pods(n.name).Create(t.Context(), newPod("more", "node1"), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		if err == nil || !strings.Contains(err.Error(), "failed calling webhook") {
 			return errors.Join(errors.New("without a control plane a pod is not refused for that"), err)
@@ -101,7 +101,7 @@ func TestAlerts(t *testing.T) {
 // waitOne waits until an expression gives one sample that is not 0.
 func (p *prom) waitOne(expr string) {
 	p.t.Helper()
-	wait(p.t, time.Minute, expr, func() error {
+	wait(p.t, expr, func() error {
 		found, err := p.query(expr)
 		if err == nil && (len(found) != 1 || found[0].Value == 0) {
 			err = fmt.Errorf("it gives %s", found)
@@ -114,7 +114,7 @@ func (p *prom) waitOne(expr string) {
 func (n *namespace) killEnvoy(pod string) {
 	n.t.Helper()
 	p := n.pod(pod)
-	n.wait(time.Minute, "an Envoy in "+pod, func() error {
+	n.wait("an Envoy in "+pod, func() error {
 		all := n.processes(p)
 		// The agent also asks the program for its version.
 		i := slices.IndexFunc(all, func(p process) bool {
@@ -144,7 +144,7 @@ func (n *namespace) takePort(pod string, port int) (free func()) {
 		_ = cmd.Wait() // it was killed
 	}
 	n.t.Cleanup(free)
-	n.wait(10*time.Second, fmt.Sprintf("a program on port %d of %s", port, pod), func() error {
+	n.wait(fmt.Sprintf("a program on port %d of %s", port, pod), func() error {
 		sockets, err := exec.CommandContext(n.t.Context(), "nsenter", fmt.Sprintf("--net=/proc/%d/ns/net", agent.pid), "ss", "--listening", "--tcp", "--numeric", "--no-header").CombinedOutput()
 		if err == nil && !strings.Contains(string(sockets), net.JoinHostPort("*", strconv.Itoa(port))) {
 			err = fmt.Errorf("it has %s", sockets)

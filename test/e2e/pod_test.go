@@ -30,9 +30,6 @@ const (
 	portControl = 9800
 )
 
-// readyLimit is how long pods may take to be ready on a busy machine.
-const readyLimit = 90 * time.Second
-
 // newPod returns a pod of the application on a node, with the label app. A change of its arguments needs no knowledge of the rest.
 func newPod(name, node string) *corev1.Pod {
 	return &corev1.Pod{
@@ -96,10 +93,10 @@ func (n *namespace) pod(name string) *corev1.Pod {
 }
 
 // waitPod waits until a pod passes a check.
-func (n *namespace) waitPod(name string, limit time.Duration, what string, check func(*corev1.Pod) error) *corev1.Pod {
+func (n *namespace) waitPod(name, what string, check func(*corev1.Pod) error) *corev1.Pod {
 	n.t.Helper()
 	var p *corev1.Pod
-	n.wait(limit, "pod "+name+": "+what, func() (err error) {
+	n.wait("pod "+name+": "+what, func() (err error) {
 		if p, err = cluster.client.CoreV1().Pods(n.name).Get(n.t.Context(), name, metav1.GetOptions{}); err != nil {
 			return err
 		}
@@ -112,7 +109,7 @@ func (n *namespace) waitPod(name string, limit time.Duration, what string, check
 func (n *namespace) waitReady(names ...string) {
 	n.t.Helper()
 	for _, name := range names {
-		n.waitPod(name, readyLimit, "Ready", isReady)
+		n.waitPod(name, "Ready", isReady)
 	}
 }
 
@@ -175,7 +172,7 @@ func (n *namespace) deletePod(name string) {
 	if err := pods.Delete(n.t.Context(), name, metav1.DeleteOptions{}); err != nil {
 		n.t.Fatal(err)
 	}
-	n.wait(time.Minute, "the end of pod "+name, func() error {
+	n.wait("the end of pod "+name, func() error {
 		p, err := pods.Get(n.t.Context(), name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) || err == nil && p.UID != uid {
 			return nil

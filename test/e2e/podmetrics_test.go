@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -60,7 +59,7 @@ func TestPodMetrics(t *testing.T) {
 		}
 	}
 	n.app("other").waitCall("http://web.%s/", n.name)
-	n.wait(time.Minute, "what the application is asked to be counted", func() error {
+	n.wait("what the application is asked to be counted", func() error {
 		c := prometheus.call("http://%s:5670/metrics", n.host("web"))
 		return lacks(c.Body, `envoy_http_conn_manager_prefix="inbound_8080"`, "\nenvoy_listener_ssl_handshake")
 	})

@@ -242,7 +242,7 @@ func (p *probedPod) start(fates map[string]fate) {
 // await waits until every container fares as the verdicts say.
 func (p *probedPod) await() {
 	p.n.t.Helper()
-	p.n.waitPod(p.name, readyLimit, "all probes have done what they do", func(pod *corev1.Pod) error {
+	p.n.waitPod(p.name, "all probes have done what they do", func(pod *corev1.Pod) error {
 		events, err := p.n.events(p.n.t.Context())
 		if err != nil {
 			return err
@@ -366,7 +366,7 @@ func (p *probedPod) end(fates map[string]fate) {
 	p.n.deletePod(p.name)
 	for i := range p.containers {
 		if c := &p.containers[i]; c.want["preStop"] != "" {
-			p.n.wait(readyLimit, "the event of a hook", func() error {
+			p.n.wait("the event of a hook", func() error {
 				events, err := p.n.events(p.n.t.Context())
 				if err != nil {
 					return err

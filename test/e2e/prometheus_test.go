@@ -61,7 +61,7 @@ func startPrometheus(t *testing.T) *prom {
 		t.Fatal(err)
 	}
 	p := &prom{t, prometheusv1.NewAPI(client)}
-	wait(t, time.Minute, "Prometheus to answer", func() error {
+	wait(t, "Prometheus to answer", func() error {
 		_, err := p.query("vector(1)")
 		return err
 	})
@@ -157,14 +157,14 @@ func (p *prom) fires(matchers string) error {
 func (p *prom) waitFiring(matchers string) {
 	p.t.Helper()
 	began := time.Now()
-	wait(p.t, 2*catchUp, "the alert "+matchers, func() error { return p.fires(matchers) })
+	wait(p.t, "the alert "+matchers, func() error { return p.fires(matchers) })
 	p.t.Logf("%s fires after %s", matchers, time.Since(began).Round(time.Second))
 }
 
 // waitResolved waits until an alert does not fire any more.
 func (p *prom) waitResolved(matchers string) {
 	p.t.Helper()
-	wait(p.t, 2*catchUp, "the end of the alert "+matchers, func() error {
+	wait(p.t, "the end of the alert "+matchers, func() error {
 		found, err := p.firing(matchers)
 		if err == nil && len(found) > 0 {
 			err = fmt.Errorf("%s fires", found)

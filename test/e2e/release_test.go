@@ -44,7 +44,7 @@ func newRelease(t *testing.T, set ...string) *release {
 	t.Helper()
 	previous := os.Getenv("SONDE_E2E_PREVIOUS")
 	if previous == "" {
-		const why = "make e2e could not build the release before: this history does not have the commit in test/upgrade/previous"
+		const why = "make e2e could not build the release before: this history does not have the commit in test/real/upgrade/previous"
 		if os.Getenv("SONDE_TEST_PREVIOUS") == "required" {
 			t.Fatal(why)
 		}
@@ -75,7 +75,7 @@ func newRelease(t *testing.T, set ...string) *release {
 
 // awaitReplaced waits until the replicas before have gone: one that stops still answers the webhook, by the configuration that it had.
 func awaitReplaced() error {
-	return harness.Poll(context.Background(), time.Minute, "the end of the replicas before", func(ctx context.Context) error {
+	return harness.Poll(context.Background(), "the end of the replicas before", func(ctx context.Context) error {
 		list, err := cluster.client.CoreV1().Pods(systemNamespace).List(ctx, metav1.ListOptions{LabelSelector: controlPlaneLabel})
 		if err == nil && len(list.Items) != replicas {
 			err = fmt.Errorf("there are %d replicas, want %d", len(list.Items), replicas)
@@ -226,7 +226,7 @@ func (r *release) removeAll() {
 			r.t.Fatal(err)
 		}
 	}
-	wait(r.t, catchUp, "the end of the definitions and the namespace", func() error {
+	wait(r.t, "the end of the definitions and the namespace", func() error {
 		if left := r.definitions(); len(left) > 0 {
 			return fmt.Errorf("there are %v", left)
 		}

@@ -30,7 +30,7 @@ func (n *namespace) waitReplicas() []string {
 	n.t.Helper()
 	n.waitRolledOutAs("sonde-cp", controlPlaneLabel)
 	var names []string
-	n.wait(catchUp, "the replicas to hear each other", func() error {
+	n.wait("the replicas to hear each other", func() error {
 		names = n.selected(controlPlaneLabel)
 		if len(names) != replicas {
 			return fmt.Errorf("there are %q", names)
@@ -52,7 +52,7 @@ func (n *namespace) waitReplicas() []string {
 // leading returns which of the replicas leads, and another one.
 func (n *namespace) leading(names []string) (leads, follows string) {
 	n.t.Helper()
-	n.wait(time.Minute, "a leader", func() error {
+	n.wait("a leader", func() error {
 		lease, err := cluster.client.CoordinationV1().Leases(systemNamespace).Get(n.t.Context(), leader.LeaseName, metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -113,9 +113,9 @@ func (w *watched) acceptEnds(when string, loads ...string) {
 	}
 }
 
-// TestAloneReplicas kills replicas of the control plane, cuts them from each other and from the API server, and rolls pods meanwhile: no call fails. It
-// runs alone. That all replicas are away is TestAloneControlPlane.
-func TestAloneReplicas(t *testing.T) {
+// TestAloneReplicasKilled kills replicas of the control plane, and rolls pods meanwhile: no call fails. It runs alone. That all replicas are away is
+// TestAloneControlPlane.
+func TestAloneReplicasKilled(t *testing.T) {
 	w := newWatched(t, injected)
 	cp := &namespace{t: t, name: systemNamespace}
 	for _, which := range []string{"a replica that follows", "the leader"} {
@@ -129,10 +129,15 @@ func TestAloneReplicas(t *testing.T) {
 		}
 		w.rollWeb(which + " was killed")
 	}
+}
 
+// TestAloneReplicasCut cuts replicas of the control plane from each other and from the API server, and rolls pods meanwhile: no call fails. It runs alone.
+func TestAloneReplicasCut(t *testing.T) {
+	w := newWatched(t, injected)
+	cp := &namespace{t: t, name: systemNamespace}
 	names := cp.waitReplicas()
 	heal := cp.cut(names[0], "", mesh.PortPeers)
-	cp.wait(time.Minute, "a warning about the peers", func() error {
+	cp.wait("a warning about the peers", func() error {
 		code, text, err := health(t.Context(), cp.pod(names[0]).Status.PodIP, "/readyz?verbose")
 		if err == nil && (code != http.StatusOK || peersHeard.MatchString(text)) {
 			err = fmt.Errorf("%d %s", code, text)
@@ -173,7 +178,7 @@ func TestAlonePodsOfReplicas(t *testing.T) {
 		n.waitRolledOut("many")
 		t.Logf("%d replicas: 20 pods are ready after %s", count, time.Since(began).Round(100*time.Millisecond))
 		n.scale("many", 0)
-		n.wait(catchUp, "the end of the pods: a node has room for 20", func() error {
+		n.wait("the end of the pods: a node has room for 20", func() error {
 			if left := n.podsOf("many"); len(left) > 0 {
 				return fmt.Errorf("there are %d", len(left))
 			}

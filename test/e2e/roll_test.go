@@ -140,7 +140,7 @@ func (n *namespace) waitRolledOut(name string) {
 // waitRolledOutAs is waitRolledOut for pods with other labels.
 func (n *namespace) waitRolledOutAs(name, labels string) {
 	n.t.Helper()
-	n.wait(2*readyLimit, "the pods of "+name, func() error {
+	n.wait("the pods of "+name, func() error {
 		d, err := cluster.client.AppsV1().Deployments(n.name).Get(n.t.Context(), name, metav1.GetOptions{})
 		if err != nil {
 			return err

@@ -63,7 +63,7 @@ func (n *namespace) rotate(r rotated, kill func(leads bool)) (steps []ca.Step) {
 	if err != nil {
 		n.t.Fatalf("sondectl rotate %s: %v", r.words, err)
 	}
-	late, poll := time.After(5*time.Minute), time.NewTicker(time.Second)
+	late, poll := time.After(patience), time.NewTicker(time.Second)
 	defer poll.Stop()
 	for {
 		select {
@@ -141,7 +141,7 @@ func (n *namespace) secretObject(name string) *corev1.Secret {
 func (n *namespace) killReplica(leads bool) {
 	n.t.Helper()
 	var names []string
-	n.wait(readyLimit, "two replicas, of which one may be the last one's successor", func() error {
+	n.wait("two replicas, of which one may be the last one's successor", func() error {
 		names = slices.DeleteFunc(n.selected(controlPlaneLabel), func(name string) bool { return n.pod(name).Status.Phase != corev1.PodRunning })
 		if len(names) != replicas {
 			return fmt.Errorf("there are %q", names)
@@ -194,13 +194,13 @@ func (n *namespace) sondectl(args ...string) (output string, err error) {
 func (w *watched) restartSidecar(pod string, restarts int) {
 	w.t.Helper()
 	w.agent(w.pod(pod), true).kill(w.t)
-	w.waitPod(pod, readyLimit, "with a new sidecar and Ready", func(p *corev1.Pod) error {
+	w.waitPod(pod, "with a new sidecar and Ready", func(p *corev1.Pod) error {
 		if s := status(p, mesh.ContainerSidecar); int(s.RestartCount) != restarts {
 			return fmt.Errorf("kuma-sidecar was restarted %d times", s.RestartCount)
 		}
 		return isReady(p)
 	})
-	w.wait(time.Minute, "an answer of "+pod, func() error {
+	w.wait("an answer of "+pod, func() error {
 		if c := w.app("client").call("http://%s.%s/", pod, w.name); c.Status != http.StatusOK {
 			return fmt.Errorf("%+v", c)
 		}

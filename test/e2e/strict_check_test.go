@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -17,7 +16,7 @@ import (
 func (n *namespace) checkStrict(what string, args []string, want, without []string) {
 	n.t.Helper()
 	system := &namespace{t: n.t, name: systemNamespace}
-	n.wait(2*time.Minute, "sondectl check strict "+what, func() error {
+	n.wait("sondectl check strict "+what, func() error {
 		text, err := system.sondectl(append([]string{"check", "strict", "--mesh=" + n.name}, args...)...)
 		if err != nil {
 			return err

@@ -39,7 +39,7 @@ func newMesh(t *testing.T, mode string) *namespace {
 		t.Fatal(err)
 	}
 	// Pods that come before the control plane has seen their mesh are refused.
-	n.wait(readyLimit, "its Mesh to be Accepted", func() error {
+	n.wait("its Mesh to be Accepted", func() error {
 		u, err := client.Resource(mapping.Resource).Get(t.Context(), n.name, metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -134,7 +134,7 @@ func (n *namespace) checkRefused(t *testing.T, stranger app, address string) {
 			t.Errorf("port %d answered a stranger: %v", port, r)
 		}
 	}
-	n.wait(catchUp, "the Service to have an endpoint that hangs up", func() error {
+	n.wait("the Service to have an endpoint that hangs up", func() error {
 		c := stranger.call("http://busybox.%s:6851/", n.name)
 		if c.Error == "" {
 			t.Fatalf("the Service answered a stranger: %+v", c)

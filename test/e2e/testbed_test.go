@@ -36,7 +36,7 @@ func TestNodePorts(t *testing.T) {
 			for _, address := range nodeAddresses(t, node) {
 				url := "http://" + net.JoinHostPort(address, port)
 				for caller := range 2 {
-					wait(t, catchUp, fmt.Sprintf("an answer of %s on %s for node %d", url, endpoint, caller+1), func() error {
+					wait(t, fmt.Sprintf("an answer of %s on %s for node %d", url, endpoint, caller+1), func() error {
 						return callFrom(t, caller+1, url)
 					})
 				}

@@ -71,42 +71,63 @@ func (w *watched) checkImages(when, web, client string) {
 	}
 }
 
-// TestAloneUpgrade goes from the release before to this one, back, and forth again, under about 200 requests a second, with agents of both, beside a namespace
-// that is labelled for a Kuma. It runs alone.
-func TestAloneUpgrade(t *testing.T) {
+// upgrade is a cluster that has gone from the release before to this one, under about 200 requests a second, with agents of both, beside a namespace that is
+// labelled for a Kuma.
+type upgrade struct {
+	*release
+	before    int // revision of Helm's release
+	bystander *bystander
+	watched   *watched
+}
+
+func newUpgrade(t *testing.T) *upgrade {
+	t.Helper()
 	r := newRelease(t, "--set=config.injection.kumaLabels=false")
-	b := &bystander{namespace: newNamespace(t, injected)}
+	u := &upgrade{release: r, bystander: &bystander{namespace: newNamespace(t, injected)}}
 	r.removeAll()
 	r.installAnew(r.previous)
 	r.checkDefinitions("the release before is there", false)
-	before := r.revision()
-	b.check("the release before is there")
-	w := newWatched(t, ours)
-	w.create(newBudget("web", "maxUnavailable: 1"))
-	w.checkImages("the release before is there", "previous", "previous")
+	u.before = r.revision()
+	u.bystander.check("the release before is there")
+	u.watched = newWatched(t, ours)
+	u.watched.create(newBudget("web", "maxUnavailable: 1"))
+	u.watched.checkImages("the release before is there", "previous", "previous")
 
-	stop := watchAdmission(t)
-	defer stop()
+	t.Cleanup(watchAdmission(t))
 	r.install(r.now)
 	r.checkDefinitions("upgraded", true)
-	w.checkCaughtUp("upgraded, with agents of the release before")
-	w.rollWeb("upgraded")
-	w.checkImages("upgraded", "dev", "previous")
-	b.check("upgraded")
+	u.watched.checkCaughtUp("upgraded, with agents of the release before")
+	return u
+}
 
-	r.helm("rollback", "sonde", strconv.Itoa(before), "--wait", "--timeout=3m")
+// TestAloneUpgrade goes from the release before to this one. It runs alone.
+func TestAloneUpgrade(t *testing.T) {
+	u := newUpgrade(t)
+	u.watched.rollWeb("upgraded")
+	u.watched.checkImages("upgraded", "dev", "previous")
+	u.bystander.check("upgraded")
+	u.watched.checkBudget("upgraded", "web")
+	u.watched.logRate()
+}
+
+// TestAloneRollback goes to this release, back, and forth again. It runs alone.
+func TestAloneRollback(t *testing.T) {
+	u := newUpgrade(t)
+	w, b := u.watched, u.bystander
+	w.rollWeb("upgraded")
+	u.helm("rollback", "sonde", strconv.Itoa(u.before), "--wait", "--timeout=3m")
 	(&namespace{t: t, name: systemNamespace}).waitReplicas()
 	// The release before makes no records of plain text, so that these filter chains of the new pods change: what is open on them ends when they have drained.
 	pass(t, mesh.DefaultDrainTime+10*time.Second)
 	w.acceptEnds("rolled back, with agents of this release", "stranger tcp")
-	r.checkDefinitions("rolled back", true) // they only go forward
+	u.checkDefinitions("rolled back", true) // they only go forward
 	w.checkCaughtUp("rolled back, with agents of this release")
 	w.checkImages("rolled back", "dev", "previous")
 	w.rollWeb("rolled back")
 	w.checkImages("rolled back, and rolled", "previous", "previous")
 	b.check("rolled back")
 
-	r.install(r.now)
+	u.install(u.now)
 	w.rollWeb("upgraded again")
 	w.checkImages("upgraded again", "dev", "previous")
 	w.checkBudget("upgraded again", "web")
@@ -163,8 +184,8 @@ func (r *release) alternate() (stop func() int) {
 	}
 }
 
-// freezeSecret has what the control plane has judged of zones, once it has.
-const freezeSecret = "secrets/sonde-freeze"
+// What need not be there: what the control plane has judged of zones, once it has, and the epoch of a release before.
+var mayBeLeft = []string{"secrets/sonde-freeze", "secrets/sonde-leader"}
 
 // TestAloneReinstall uninstalls, and installs again: pods live on meanwhile, new ones have no sidecar, and all that people and the control plane have made
 // is there again, such as the CAs of meshes. It runs alone.
@@ -173,9 +194,9 @@ func TestAloneReinstall(t *testing.T) {
 	w := newWatched(t, ours)
 	w.create(newBudget("web", "maxUnavailable: 1"))
 	there := r.definitions()
-	hadFreeze := slices.Contains(r.left(), freezeSecret)
+	had := r.left()
 	r.helm("uninstall", "sonde", "--wait")
-	w.wait(time.Minute, "the end of the control plane", func() error {
+	w.wait("the end of the control plane", func() error {
 		if left := (&namespace{t: t, name: systemNamespace}).selected(controlPlaneLabel); len(left) > 0 {
 			return fmt.Errorf("there are %q", left)
 		}
@@ -184,12 +205,14 @@ func TestAloneReinstall(t *testing.T) {
 	// As docs/guides/uninstall.md lists them.
 	want := []string{
 		"configmaps/sonde-serving-ca", "leases/sonde-cp", "secrets/sonde-admin-token", "secrets/sonde-ca-default", "secrets/sonde-dataplane-token.key", "secrets/sonde-default-mesh-made",
-		"secrets/sonde-leader", "secrets/sonde-serving-ca.crt", "secrets/sonde-serving-ca.json", "secrets/sonde-serving-ca.key",
+		"secrets/sonde-serving-ca.crt", "secrets/sonde-serving-ca.json", "secrets/sonde-serving-ca.key",
 	}
-	if hadFreeze { // a control plane that has just been installed has judged nothing yet
-		want = append(want, freezeSecret)
-		slices.Sort(want)
+	for _, name := range mayBeLeft {
+		if slices.Contains(had, name) {
+			want = append(want, name)
+		}
 	}
+	slices.Sort(want)
 	if d := cmp.Diff(want, r.left()); d != "" {
 		t.Errorf("what is left in the namespace of the control plane (-want +got):\n%s", d)
 	}

@@ -3,12 +3,14 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/sonde-mesh/sonde/controller/leader"
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
@@ -46,7 +48,31 @@ func newTraffic(t *testing.T) *traffic {
 	for i := range loads {
 		r.loads = append(r.loads, client.startLoad("http", fmt.Sprintf("http://web.%s/?load=%d", n.name, i)))
 	}
+	r.waitFreezeJudges()
 	return r
+}
+
+// waitFreezeJudges waits until the leader judges who is silent: for the first minute of a replica it does not.
+func (r *traffic) waitFreezeJudges() {
+	r.t.Helper()
+	r.wait("the freeze to be judged", func() error {
+		lease, err := cluster.client.CoordinationV1().Leases(systemNamespace).Get(r.t.Context(), leader.LeaseName, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		freeze, err := cluster.client.CoreV1().Secrets(systemNamespace).Get(r.t.Context(), "sonde-freeze", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		var judged struct {
+			Epoch json.Number `json:"epoch"`
+		}
+		err = json.Unmarshal(freeze.Data["freeze"], &judged)
+		if leads := lease.Annotations[leader.AnnotationEpoch]; err == nil && judged.Epoch.String() != leads {
+			err = fmt.Errorf("the verdict has epoch %s, want %s, that of the leader", judged.Epoch, leads)
+		}
+		return err
+	})
 }
 
 // report returns the result of all loads so far.
@@ -84,7 +110,7 @@ func (r *traffic) checkServed(when string, since harness.Report) {
 // waitServed waits until calls succeed again, and these pods answer.
 func (r *traffic) waitServed(pods []string) {
 	r.t.Helper()
-	r.wait(catchUp, "calls that all succeed", func() error {
+	r.wait("calls that all succeed", func() error {
 		before := r.report()
 		for _, l := range r.loads { // a call to a pod that is dead may take as long as a call may
 			l.waitMore(50)

@@ -112,7 +112,7 @@ func newScene(t *testing.T, o sceneOptions) *scene {
 		s.waitRolledOut(name)
 	}
 	s.create(fmt.Sprintf(watchedCluster, o.paused, o.delay))
-	s.waitVerdict(time.Minute, "seen", "")
+	s.waitVerdict("seen", "")
 	s.seen = follow(t)
 	return s
 }
@@ -155,7 +155,7 @@ func (s *scene) remove() {
 			s.t.Error(err)
 		}
 	}
-	wait(s.t, catchUp, "the end of the dependants", func() error {
+	wait(s.t, "the end of the dependants", func() error {
 		left, err := cluster.client.AppsV1().Deployments(s.name).List(ctx, metav1.ListOptions{})
 		if err == nil && len(left.Items) > 0 {
 			err = fmt.Errorf("there are %d", len(left.Items))
@@ -186,10 +186,10 @@ func (s *scene) status() (v1alpha1.WatchedClusterStatus, error) {
 }
 
 // waitVerdict waits until the watchdog says that of the nodes.
-func (s *scene) waitVerdict(limit time.Duration, verdict, cause string) v1alpha1.WatchedClusterStatus {
+func (s *scene) waitVerdict(verdict, cause string) v1alpha1.WatchedClusterStatus {
 	s.t.Helper()
 	var status v1alpha1.WatchedClusterStatus
-	s.wait(limit, "the verdict "+verdict+" "+cause, func() (err error) {
+	s.wait("the verdict "+verdict+" "+cause, func() (err error) {
 		if status, err = s.status(); err == nil && (status.Verdict != verdict || status.Cause != cause) {
 			err = fmt.Errorf("the status is %+v", status)
 		}
@@ -199,9 +199,9 @@ func (s *scene) waitVerdict(limit time.Duration, verdict, cause string) v1alpha1
 }
 
 // waitReplicas waits until dependants have these replicas.
-func (s *scene) waitReplicas(limit time.Duration, want map[string]int32) {
+func (s *scene) waitReplicas(want map[string]int32) {
 	s.t.Helper()
-	s.wait(limit, fmt.Sprintf("replicas %v", want), func() error {
+	s.wait(fmt.Sprintf("replicas %v", want), func() error {
 		for name, n := range want {
 			d, err := cluster.client.AppsV1().Deployments(s.name).Get(s.t.Context(), name, metav1.GetOptions{})
 			if err != nil {
@@ -232,17 +232,17 @@ func (s *scene) annotations(name string) map[string]string {
 }
 
 // waitWell waits until all nodes are seen and Ready, and dependants have these replicas, their pods, and nothing of the watchdog on them.
-func (s *scene) waitWell(limit time.Duration, want map[string]int32) {
+func (s *scene) waitWell(want map[string]int32) {
 	s.t.Helper()
-	waitNodes(s.t, limit, cluster.nodes...)
-	s.wait(limit, "all steps to be done", func() error {
+	waitNodes(s.t, cluster.nodes...)
+	s.wait("all steps to be done", func() error {
 		status, err := s.status()
 		if err == nil && (status.Verdict != "seen" || status.LostSince != nil || len(status.Steps) > 0) {
 			err = fmt.Errorf("the status is %+v", status)
 		}
 		return err
 	})
-	s.waitReplicas(limit, want)
+	s.waitReplicas(want)
 	for name := range want {
 		s.waitRolledOut(name)
 		if left := s.annotations(name); len(left) > 0 {
@@ -252,10 +252,10 @@ func (s *scene) waitWell(limit time.Duration, want map[string]int32) {
 }
 
 // waitNodes waits until nodes are there and Ready.
-func waitNodes(t *testing.T, limit time.Duration, names ...string) {
+func waitNodes(t *testing.T, names ...string) {
 	t.Helper()
 	for _, name := range names {
-		wait(t, limit, name+" to be Ready", func() error {
+		wait(t, name+" to be Ready", func() error {
 			node, err := cluster.client.CoreV1().Nodes().Get(context.WithoutCancel(t.Context()), name, metav1.GetOptions{})
 			if err == nil && readyOf(node) != corev1.ConditionTrue {
 				err = fmt.Errorf("Ready is %q", readyOf(node))
@@ -304,7 +304,7 @@ func replaceDeleted(t *testing.T) {
 		testbed(t, "stop", kubelet)
 		testbed(t, "start", kubelet)
 	}
-	waitNodes(t, catchUp, cluster.nodes...)
+	waitNodes(t, cluster.nodes...)
 }
 
 // nodeUIDs returns which nodes there are.

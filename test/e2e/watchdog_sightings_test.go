@@ -154,9 +154,9 @@ func (s *sightings) all() (unknown, changes, deleted []sighting) {
 }
 
 // waitUnknown waits until that many nodes were Unknown.
-func (s *sightings) waitUnknown(limit time.Duration, nodes int) {
+func (s *sightings) waitUnknown(nodes int) {
 	s.t.Helper()
-	wait(s.t, limit, fmt.Sprintf("%d nodes to be Unknown", nodes), func() error {
+	wait(s.t, fmt.Sprintf("%d nodes to be Unknown", nodes), func() error {
 		if unknown, _, _ := s.all(); len(unknown) < nodes {
 			return fmt.Errorf("they are %v", unknown)
 		}
@@ -165,9 +165,9 @@ func (s *sightings) waitUnknown(limit time.Duration, nodes int) {
 }
 
 // waitDeleted waits until that many nodes were deleted.
-func (s *sightings) waitDeleted(limit time.Duration, nodes int) {
+func (s *sightings) waitDeleted(nodes int) {
 	s.t.Helper()
-	wait(s.t, limit, fmt.Sprintf("%d nodes to be deleted", nodes), func() error {
+	wait(s.t, fmt.Sprintf("%d nodes to be deleted", nodes), func() error {
 		if _, _, deleted := s.all(); len(deleted) < nodes {
 			return fmt.Errorf("they are %v", deleted)
 		}

@@ -26,11 +26,11 @@ func TestWatchdogKubeletsCutOff(t *testing.T) {
 	r := newTraffic(t)
 	start := r.report()
 	cut := s.seen.startCut(t)
-	s.waitReplicas(90*time.Second, map[string]int32{"machines": 0, "controller": 0, "autoscaler": 0})
+	s.waitReplicas(map[string]int32{"machines": 0, "controller": 0, "autoscaler": 0})
 	r.checkServed("before nodes were Unknown", start)
-	s.seen.waitUnknown(90*time.Second, 3)
+	s.seen.waitUnknown(3)
 	s.checkDownFirst()
-	s.waitVerdict(10*time.Second, "lost", "all")
+	s.waitVerdict("lost", "all")
 	for name, n := range original {
 		want := map[string]string{"replicas": strconv.Itoa(int(n)), "meltdown-protection-active": ""}
 		if diff := cmp.Diff(want, s.annotations(name)); diff != "" {
@@ -39,11 +39,11 @@ func TestWatchdogKubeletsCutOff(t *testing.T) {
 	}
 	pass(t, time.Until(cut.began.Add(away-20*time.Second)))
 	late := r.report() // no pod is left out for long, nor is that of a zone of which half is seen
-	pass(t, time.Until(cut.began.Add(away)))
+	pass(t, 20*time.Second)
 	r.checkServed("the kubelets were cut off", late)
 	cut.heal()
 
-	s.waitWell(catchUp, original)
+	s.waitWell(original)
 	r.waitServed(r.pods)
 	r.checkServed("all is back", late)
 	s.checkScaled(map[string][]string{"machines": {"0", "1"}, "controller": {"0", "2"}, "autoscaler": {"0", "1"}})
@@ -57,9 +57,9 @@ func TestWatchdogPausedLoses(t *testing.T) {
 	s := newScene(t, sceneOptions{paused: true})
 	r := newTraffic(t)
 	cut := s.seen.startCut(t)
-	s.waitVerdict(time.Minute, "lost", "all") // it judges nevertheless
-	s.seen.waitDeleted(away, 3)
-	r.wait(away, "failed calls", func() error {
+	s.waitVerdict("lost", "all") // it judges nevertheless
+	s.seen.waitDeleted(3)
+	r.wait("failed calls", func() error {
 		if now := r.report(); now.Failed == 0 {
 			return fmt.Errorf("%v", now)
 		}
@@ -81,8 +81,8 @@ func TestWatchdogOneNodeDead(t *testing.T) {
 	t.Cleanup(func() { testbed(t, "link", "4", "up") })
 	s.seen.begin()
 	testbed(t, "link", "4", "down")
-	s.seen.waitDeleted(away, 1)
-	s.waitVerdict(10*time.Second, "seen", "")
+	s.seen.waitDeleted(1)
+	s.waitVerdict("seen", "")
 	unknown, changes, deleted := s.seen.all()
 	if len(changes) > 0 || len(deleted) != 1 || deleted[0].what != "node4" {
 		t.Errorf("node 4 was dead: dependants were scaled: %v; deleted: %v", changes, deleted)
@@ -102,10 +102,10 @@ func TestWatchdogAPIServerAway(t *testing.T) {
 	testbed(t, "stop", "apiserver")
 	pass(t, time.Minute)
 	testbed(t, "start", "apiserver")
-	s.waitVerdict(catchUp, "seen", "")
-	waitNodes(t, catchUp, cluster.nodes...)
+	s.waitVerdict("seen", "")
+	waitNodes(t, cluster.nodes...)
 	pass(t, 20*time.Second) // some probes more
-	s.waitVerdict(catchUp, "seen", "")
+	s.waitVerdict("seen", "")
 	s.seen.checkNothing("the API server was away")
 	waitMesh(t)
 }
@@ -116,7 +116,7 @@ func TestWatchdogLeaderKilled(t *testing.T) {
 	s := newScene(t, sceneOptions{delay: 20 * time.Second})
 	system := &namespace{t: t, name: systemNamespace}
 	cut := s.seen.startCut(t)
-	s.waitReplicas(90*time.Second, map[string]int32{"machines": 0, "autoscaler": 0})
+	s.waitReplicas(map[string]int32{"machines": 0, "autoscaler": 0})
 	first, err := s.status()
 	if err != nil {
 		t.Fatal(err)
@@ -128,7 +128,7 @@ func TestWatchdogLeaderKilled(t *testing.T) {
 	if _, changes, _ := s.seen.all(); slices.ContainsFunc(changes, func(c sighting) bool { return strings.HasPrefix(c.what, "controller") }) {
 		t.Fatalf("the leader was not killed between the levels: %v", changes)
 	}
-	s.waitReplicas(90*time.Second, map[string]int32{"machines": 0, "autoscaler": 0, "controller": 0})
+	s.waitReplicas(map[string]int32{"machines": 0, "autoscaler": 0, "controller": 0})
 	if now, err := s.status(); err != nil || now.Epoch <= first.Epoch {
 		t.Errorf("epoch %d, %v, want one after %d, of another leader", now.Epoch, err, first.Epoch)
 	}
@@ -141,7 +141,7 @@ func TestWatchdogLeaderKilled(t *testing.T) {
 	s.scale("autoscaler", set)
 	pass(t, 15*time.Second) // some probes
 	cut.heal()
-	s.waitWell(catchUp, map[string]int32{"machines": 1, "controller": 2, "autoscaler": set})
+	s.waitWell(map[string]int32{"machines": 1, "controller": 2, "autoscaler": set})
 	s.checkScaled(map[string][]string{"machines": {"0", "1"}, "controller": {"0", "2"}, "autoscaler": {"0", strconv.Itoa(set)}})
 	s.seen.checkNoneDeleted("the leader was killed")
 	_, changes, _ := s.seen.all()

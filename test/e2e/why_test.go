@@ -31,7 +31,7 @@ var whyTimes = regexp.MustCompile(` (since|at) [-0-9T:]+Z( \([^)]*\))?`)
 func (n *namespace) why(pod, want string) {
 	n.t.Helper()
 	pattern := regexp.MustCompile("^pod/" + pod + " in namespace " + n.name + " " + want)
-	n.wait(readyLimit, "why pod/"+pod, func() error {
+	n.wait("why pod/"+pod, func() error {
 		var out, errOut bytes.Buffer
 		cmd := exec.CommandContext(n.t.Context(), "../../bin/sondectl", "why", "pod/"+pod, "-n", n.name)
 		cmd.Env = []string{"HOME=" + n.t.TempDir(), "KUBECONFIG=" + os.Getenv("KUBECONFIG"), "PATH=" + os.Getenv("PATH")}
@@ -120,7 +120,7 @@ func TestWhyNotInjected(t *testing.T) {
 	n.patch(`{"metadata":{"labels":{"kuma.io/sidecar-injection":"enabled"}}}`)
 	why := "it has no sidecar although kuma.io/sidecar-injection of namespace " + n.name + " asks for one: it was made before that, or past the webhook"
 	n.why("old", `is not in the mesh: `+regexp.QuoteMeta(why)+`\. Pods are injected when they are made: delete it, and make it again\.`)
-	n.wait(catchUp, "the event", func() error { // the leader looks for such pods now and then
+	n.wait("the event", func() error { // the leader looks for such pods now and then
 		events, err := n.events(t.Context())
 		for _, e := range events {
 			if e.InvolvedObject.Name == "old" && e.Reason == "NotInjected" && e.Message == why {

@@ -10,8 +10,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/internal/testing/envoysim"
 	"github.com/sonde-mesh/sonde/test/featuretest"
-	"github.com/sonde-mesh/sonde/xds/envoysim"
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 

@@ -4,8 +4,8 @@ import (
 	"testing"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/internal/testing/envoysim"
 	"github.com/sonde-mesh/sonde/test/featuretest"
-	"github.com/sonde-mesh/sonde/xds/envoysim"
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 

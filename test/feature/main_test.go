@@ -7,8 +7,9 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/sonde-mesh/sonde/internal/testing/envoysim"
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 	"github.com/sonde-mesh/sonde/test/featuretest"
-	"github.com/sonde-mesh/sonde/xds/envoysim"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -26,15 +27,11 @@ const (
 // firstSync is what web-1 of the case two-services gets first.
 var firstSync = []string{"cluster api db inbound:8080", "endpoint api db", allListeners, "route api"}
 
-// both runs a scenario in both protocols.
+// both runs a scenario in both protocols, each in a bubble.
 func both(t *testing.T, scenario func(t *testing.T, p envoysim.Protocol)) {
 	t.Helper()
-	t.Parallel()
 	for _, p := range envoysim.Protocols() {
-		t.Run(string(p), func(t *testing.T) {
-			t.Parallel()
-			scenario(t, p)
-		})
+		virtual.Run(t, string(p), func(t *testing.T) { scenario(t, p) })
 	}
 }
 

@@ -2,43 +2,47 @@ package feature
 
 import (
 	"testing"
+	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/internal/testing/envoysim"
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 	"github.com/sonde-mesh/sonde/test/featuretest"
-	"github.com/sonde-mesh/sonde/xds/envoysim"
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
 // A new control plane has the same versions for the same objects.
 func TestReconnectToANewControlPlane(t *testing.T) {
-	t.Parallel()
-	f := featuretest.Start(t, "two-services")
-	f.Put("api-2.yaml")
-	f.Put("api-2-canary.yaml")
-	web := f.Connect("web-1", envoysim.Delta)
-	web.Sent(firstSync...)
-	f.Restart()
-	web.Reconnect()
-	web.Sent()
-	f.Delete(mesh.KindDataplane, "api-1")
-	web.Sent("cluster api", "endpoint api")
+	synctest.Test(t, func(t *testing.T) {
+		f := featuretest.Start(t, "two-services")
+		f.Put("api-2.yaml")
+		f.Put("api-2-canary.yaml")
+		web := f.Connect("web-1", envoysim.Delta)
+		web.Sent(firstSync...)
+		f.Restart()
+		web.Reconnect()
+		web.Sent()
+		f.Delete(mesh.KindDataplane, "api-1")
+		web.Sent("cluster api", "endpoint api")
+	})
 }
 
 // A client of the state of the world gets everything again, with the same versions.
 func TestReconnectOfTheStateOfTheWorld(t *testing.T) {
-	t.Parallel()
-	f := featuretest.Start(t, "two-services")
-	web := f.Connect("web-1", envoysim.SotW)
-	web.Sent(firstSync...)
-	before := web.Has()
-	f.Restart()
-	web.Reconnect()
-	web.Sent("cluster", "endpoint api db", "listener", "route api")
-	if diff := cmp.Diff(before, web.Has()); diff != "" {
-		t.Errorf("after the reconnect (-before +after):\n%s", diff)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		f := featuretest.Start(t, "two-services")
+		web := f.Connect("web-1", envoysim.SotW)
+		web.Sent(firstSync...)
+		before := web.Has()
+		f.Restart()
+		web.Reconnect()
+		web.Sent("cluster", "endpoint api db", "listener", "route api")
+		if diff := cmp.Diff(before, web.Has()); diff != "" {
+			t.Errorf("after the reconnect (-before +after):\n%s", diff)
+		}
+	})
 }
 
 func TestReconnectAfterChanges(t *testing.T) {
@@ -78,8 +82,7 @@ func TestReconnectAfterChanges(t *testing.T) {
 	}
 	for name, tc := range tests {
 		for what, restart := range map[string]bool{"same": false, "restarted": true} {
-			t.Run(name+"/"+what, func(t *testing.T) {
-				t.Parallel()
+			virtual.Run(t, name+"/"+what, func(t *testing.T) {
 				f := featuretest.Start(t, "two-services")
 				web := f.Connect("web-1", envoysim.Delta)
 				web.Sent(firstSync...)
@@ -105,34 +108,31 @@ func TestReconnectAfterChanges(t *testing.T) {
 
 // A proxy whose Dataplane is gone keeps what it has. A new control plane, which has never seen it, removes nothing.
 func TestReconnectWithoutADataplane(t *testing.T) {
-	t.Parallel()
-	f := featuretest.Start(t, "two-services")
-	web := f.Connect("web-1", envoysim.Delta)
-	web.Sent(firstSync...)
-	before := web.Has()
-	f.Delete(mesh.KindDataplane, "web-1")
-	f.Restart()
-	web.Reconnect()
-	f.Put("api-2.yaml") // of no concern to it
-	featuretest.Eventually(t, func() string {
+	synctest.Test(t, func(t *testing.T) {
+		f := featuretest.Start(t, "two-services")
+		web := f.Connect("web-1", envoysim.Delta)
+		web.Sent(firstSync...)
+		before := web.Has()
+		f.Delete(mesh.KindDataplane, "web-1")
+		f.Restart()
+		web.Reconnect()
+		f.Put("api-2.yaml") // of no concern to it
+		web.Sync()
 		if s := f.Status(); len(s) != 1 || s[0].Known || len(s[0].Types) != 4 {
-			return "web-1 waits with four types asked for: not yet"
+			t.Errorf("status %+v, want web-1, which waits with four types asked for", s)
 		}
-		return ""
+		if diff := cmp.Diff(before, web.Has()); diff != "" {
+			t.Errorf("what it has (-before +after):\n%s", diff)
+		}
+		f.Put("web-1-cache.yaml")
+		web.Sent("cluster cache", "endpoint api", "endpoint cache", "listener outbound:127.0.0.1:10003")
 	})
-	if diff := cmp.Diff(before, web.Has()); diff != "" {
-		t.Errorf("what it has (-before +after):\n%s", diff)
-	}
-	f.Put("web-1-cache.yaml")
-	web.Sent("cluster cache", "endpoint api", "endpoint cache", "listener outbound:127.0.0.1:10003")
 }
 
 // Two independent servers make the same versions of all resources.
 func TestSameFilesSameVersions(t *testing.T) {
-	t.Parallel()
 	for _, name := range []string{"two-services", "redirected", "two-meshes"} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		virtual.Run(t, name, func(t *testing.T) {
 			first, second := featuretest.Start(t, name), featuretest.Start(t, name)
 			for _, proxy := range []string{"web-1", "api-1"} {
 				got := first.Resources(proxy)
@@ -159,12 +159,10 @@ func TestDataplaneComesLater(t *testing.T) {
 	both(t, func(t *testing.T, p envoysim.Protocol) {
 		f := featuretest.Start(t, "two-services")
 		web := f.Connect("web-2", p)
-		featuretest.Eventually(t, func() string {
-			if s := f.Status(); len(s) != 1 || s[0].Known || len(s[0].Types) != 1 {
-				return "web-2 waits for clusters: not yet"
-			}
-			return ""
-		})
+		web.Sync()
+		if s := f.Status(); len(s) != 1 || s[0].Known || len(s[0].Types) != 1 {
+			t.Errorf("status %+v, want web-2, which waits for clusters", s)
+		}
 		f.Put("api-2.yaml") // of no concern to it
 		f.Put("web-2.yaml")
 		web.Sent("cluster api db inbound:8080", "endpoint api db",

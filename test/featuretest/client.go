@@ -11,9 +11,12 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
-	"github.com/sonde-mesh/sonde/xds/envoysim"
+	"github.com/sonde-mesh/sonde/internal/testing/envoysim"
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
+
+// latency is how long a response takes to come. The server has sent all that it can before a client answers.
+const latency = time.Millisecond
 
 // drainTime is Envoy's default, so no listener of a test drains to the end.
 const drainTime = 10 * time.Minute
@@ -27,17 +30,13 @@ type Client struct {
 	conn   *grpc.ClientConn
 	cancel context.CancelFunc
 	reader sync.WaitGroup
-	paused chan struct{} // nil while it reads
 
 	mu       sync.Mutex
 	envoy    *envoysim.Envoy
-	changed  chan struct{} // closed at the next event
-	err      error         // the end of the stream
+	err      error // the end of the stream
 	refuse   map[resource.Name]string
 	log      []string
 	received int
-	markers  map[string]bool // that have been answered
-	marked   int
 }
 
 // Connect connects a proxy of mesh default, or of another mesh as <mesh>/<name>.
@@ -47,7 +46,7 @@ func (f *Feature) Connect(proxy string, p envoysim.Protocol) *Client {
 		proxy = mesh.MakeID(mesh.DefaultMesh, proxy)
 	}
 	c := &Client{
-		t: f.t, f: f, id: proxy, changed: make(chan struct{}), refuse: map[resource.Name]string{}, markers: map[string]bool{},
+		t: f.t, f: f, id: proxy, refuse: map[resource.Name]string{},
 		envoy: envoysim.New(envoysim.Options{Node: proxy, Protocol: p, DrainTime: drainTime}),
 	}
 	f.t.Cleanup(c.Close)
@@ -80,7 +79,6 @@ func (c *Client) Close() {
 	if c.cancel == nil {
 		return
 	}
-	c.Resume()
 	c.cancel()
 	_ = c.conn.Close() // nothing more is sent
 	c.reader.Wait()
@@ -108,12 +106,7 @@ func (c *Client) Restart(records bool) {
 func (c *Client) read(w envoysim.Wire) {
 	for {
 		r, err := w.Recv()
-		c.mu.Lock()
-		gate := c.paused
-		c.mu.Unlock()
-		if gate != nil {
-			<-gate
-		}
+		time.Sleep(latency)
 		c.mu.Lock()
 		if err != nil {
 			c.err = err
@@ -121,8 +114,6 @@ func (c *Client) read(w envoysim.Wire) {
 			c.note(r)
 			c.envoy.Take(r, envoysim.Refusals{Reason: func(p *envoysim.Resource) string { return c.refuse[p.Key] }})
 		}
-		close(c.changed)
-		c.changed = make(chan struct{})
 		c.mu.Unlock()
 		if err != nil {
 			return
@@ -130,20 +121,9 @@ func (c *Client) read(w envoysim.Wire) {
 	}
 }
 
-// note writes a response into the log, without the answers to Sync. A list of the state of the world is logged as its
-// changes. It needs mu.
+// note writes a response into the log. A list of the state of the world is logged as its changes. It needs mu.
 func (c *Client) note(r *envoysim.Response) {
-	marker := func(name string) bool {
-		if !strings.HasPrefix(name, markerPrefix) {
-			return false
-		}
-		c.markers[name] = true
-		return true
-	}
-	put, gone := slices.DeleteFunc(r.Names(), marker), slices.DeleteFunc(c.envoy.Gone(r), marker)
-	if total := len(r.Put) + len(r.Gone); total > 0 && len(put)+len(gone) == 0 && r.Type == resource.Endpoint {
-		return
-	}
+	put := r.Names()
 	c.received++
 	if c.envoy.Protocol == envoysim.SotW && (r.Type == resource.Cluster || r.Type == resource.Listener) {
 		put = nil
@@ -155,7 +135,7 @@ func (c *Client) note(r *envoysim.Response) {
 		slices.Sort(put)
 	}
 	line := append([]string{r.Type.Short()}, put...)
-	for _, name := range gone {
+	for _, name := range c.envoy.Gone(r) {
 		line = append(line, "-"+name)
 	}
 	c.log = append(c.log, strings.Join(line, " "))
@@ -173,25 +153,8 @@ func (c *Client) hold(on bool) {
 	c.envoy.Hold(on)
 }
 
-// Pause stops reading. One more response may already have been read.
-func (c *Client) Pause() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.paused = make(chan struct{})
-}
-
-// Resume continues reading.
-func (c *Client) Resume() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.paused != nil {
-		close(c.paused)
-		c.paused = nil
-	}
-}
-
-// Received returns the number of responses so far.
-func (c *Client) Received() int {
+// responses returns how many there were.
+func (c *Client) responses() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.received
@@ -204,27 +167,12 @@ func (c *Client) Refuse(t resource.Type, name, reason string) {
 	c.refuse[resource.Name{Type: t, Name: name}] = reason
 }
 
-// until waits until holds returns true. It calls holds under mu.
-func (c *Client) until(what string, holds func() bool) {
+// alive fails the test if the stream has ended.
+func (c *Client) alive() {
 	c.t.Helper()
-	deadline := time.NewTimer(patience)
-	defer deadline.Stop()
-	for {
-		c.mu.Lock()
-		done, next, err := holds(), c.changed, c.err
-		c.mu.Unlock()
-		if done {
-			return
-		}
-		if err != nil {
-			c.t.Fatalf("%v: no %s; the stream ended: %v", c, what, err)
-		}
-		select {
-		case <-next:
-		case <-deadline.C:
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			c.t.Fatalf("%v: no %s within %s; log %q", c, what, patience, c.log)
-		}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err != nil {
+		c.t.Fatalf("%v: the stream ended: %v", c, c.err)
 	}
 }

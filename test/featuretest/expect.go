@@ -4,46 +4,34 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"testing/synctest"
+	"time"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/sonde-mesh/sonde/xds/envoysim"
+	"github.com/sonde-mesh/sonde/internal/testing/envoysim"
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
-
-const markerPrefix = "featuretest-marker-"
-
-// quietRounds is how many questions of Sync in a row must be answered without another response in between.
-const quietRounds = 4
 
 // mostRounds without quiet mean that the server never stops.
 const mostRounds = 500
 
-// Sync returns when everything that the server has to send has come, as far as a client can know. It asks for endpoints that
-// do not exist, which is answered after everything that is due, until nothing else comes in between. Everything that the
-// store got before is then published. The proxy must be known.
+// Sync returns when everything that the server has to send has come.
 func (c *Client) Sync() {
 	c.t.Helper()
-	for quiet, rounds := 0, 0; quiet < quietRounds; quiet, rounds = quiet+1, rounds+1 {
-		if rounds == mostRounds {
-			c.t.Fatalf("%v is sent something without end", c)
-		}
-		c.mu.Lock()
-		before := c.received
-		c.marked++
-		name := fmt.Sprintf("%s%d", markerPrefix, c.marked)
-		c.envoy.Ask(resource.Endpoint, name)
-		c.mu.Unlock()
-		c.until("answer to "+name, func() bool { return c.markers[name] })
-		if c.Received() != before {
-			quiet = -1 // start again
+	synctest.Wait()
+	for range mostRounds {
+		before := c.responses()
+		time.Sleep(gatherTime)
+		synctest.Wait()
+		if c.responses() == before {
+			c.alive()
+			return
 		}
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.envoy.Ask(resource.Endpoint)
+	c.t.Fatalf("%v is sent something without end", c)
 }
 
 // Sent waits as Sync does, and compares all responses since the last Sent, in their order. Each is a line: the type, the
@@ -67,7 +55,7 @@ func (c *Client) Sent(want ...string) {
 	}
 }
 
-// Expectation waits for properties of one resource.
+// Expectation checks properties of one resource once everything has come.
 type Expectation struct {
 	c *Client
 	n resource.Name
@@ -78,26 +66,35 @@ func (c *Client) Expect(t resource.Type, name string) Expectation {
 	return Expectation{c: c, n: resource.Name{Type: t, Name: name}}
 }
 
-func (e Expectation) until(what string, m proto.Message, holds func() bool) {
+func (e Expectation) check(what string, m proto.Message, holds func() bool) {
 	e.c.t.Helper()
-	e.c.until(fmt.Sprintf("%s %s with %s", e.n.Type.Short(), e.n.Name, what), func() bool {
+	has := func() bool {
+		e.c.mu.Lock()
+		defer e.c.mu.Unlock()
 		r := e.c.envoy.Get(e.n)
 		return r != nil && r.Body.UnmarshalTo(m) == nil && holds()
-	})
+	}
+	synctest.Wait()
+	if has() {
+		return
+	}
+	if e.c.Sync(); !has() {
+		e.c.t.Fatalf("%v: no %s %s with %s; log %q", e.c, e.n.Type.Short(), e.n.Name, what, e.c.log)
+	}
 }
 
 // Addresses of endpoints, in their order: ip:port, followed by "+mtls" if they have a sidecar.
 func (e Expectation) Addresses(want ...string) {
 	e.c.t.Helper()
 	m := &endpointv3.ClusterLoadAssignment{}
-	e.until(fmt.Sprintf("addresses %q", want), m, func() bool { return slices.Equal(addresses(m), want) })
+	e.check(fmt.Sprintf("addresses %q", want), m, func() bool { return slices.Equal(addresses(m), want) })
 }
 
 // First is the first address of endpoints.
 func (e Expectation) First(want string) {
 	e.c.t.Helper()
 	m := &endpointv3.ClusterLoadAssignment{}
-	e.until(fmt.Sprintf("first address %q", want), m, func() bool {
+	e.check(fmt.Sprintf("first address %q", want), m, func() bool {
 		got := addresses(m)
 		return len(got) > 0 && got[0] == want
 	})
@@ -107,7 +104,7 @@ func (e Expectation) First(want string) {
 func (e Expectation) Identities(want ...string) {
 	e.c.t.Helper()
 	m := &clusterv3.Cluster{}
-	e.until(fmt.Sprintf("identities %q", want), m, func() bool { return slices.Equal(identities(m), want) })
+	e.check(fmt.Sprintf("identities %q", want), m, func() bool { return slices.Equal(identities(m), want) })
 }
 
 // Has returns type, name and version of each resource that the client has, sorted. Routes that no listener asks for are not

@@ -1,45 +1,41 @@
-// Package featuretest runs the pipeline of the control plane, and connects clients that speak real ADS over mTLS with
-// real certificates. Each feature test is one scenario.
+// Package featuretest runs the pipeline of the control plane in a bubble of testing/synctest, and connects clients that speak real ADS over
+// mTLS with real certificates, in memory. Each feature test is one scenario.
 package featuretest
 
 import (
-	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
-	"github.com/sonde-mesh/sonde/identity/secret/secrettest"
-	"github.com/sonde-mesh/sonde/internal/waittest"
+	"github.com/sonde-mesh/sonde/internal/testing/secrettest"
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 	"github.com/sonde-mesh/sonde/store"
 	"github.com/sonde-mesh/sonde/xds"
 )
 
 const (
-	// patience is how long a test waits for something that must happen.
-	patience = 10 * time.Second
 	// laterDirectory of a case has the files that a test puts later.
 	laterDirectory = "later"
+	// gatherTime is more than what the server waits for changes that it sends together.
+	gatherTime = 150 * time.Millisecond
 )
 
 // Feature is a running control plane and the content of its store.
 type Feature struct {
-	t *testing.T
-	// directory of the case, and watched directory, which is empty if there is none.
-	directory, watched string
+	t         *testing.T
+	directory string // of the case
 	// kept is what a state directory has. It is in memory: no scenario is about a disk, which may stall for longer than the control plane waits.
 	kept secrettest.Records
 
 	objects map[mesh.Key]mesh.Object
 	plane   *plane
-	steps   int
+	network *virtual.Network
 }
 
 // Start runs a control plane over the files of testdata/<case>. The files in its directory later are for Put.
@@ -53,27 +49,11 @@ func Start(t *testing.T, name string) *Feature {
 	return f
 }
 
-// Watch is Start with a store that watches a copy of the files. Write changes that copy.
-func Watch(t *testing.T, name string) *Feature {
-	t.Helper()
-	f := newFeature(t, name)
-	f.watched = t.TempDir()
-	for _, file := range f.glob(filepath.Join(f.directory, "*.yaml")) {
-		data, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		f.Write(filepath.Base(file), string(data))
-	}
-	f.run()
-	return f
-}
-
 func newFeature(t *testing.T, name string) *Feature {
 	t.Helper()
 	f := &Feature{
 		t: t, directory: filepath.Join("testdata", name), kept: secrettest.Records{Memory: &secrettest.Memory{}},
-		objects: map[mesh.Key]mesh.Object{},
+		objects: map[mesh.Key]mesh.Object{}, network: virtual.NewNetwork(),
 	}
 	t.Cleanup(func() { f.Stop() })
 	return f
@@ -81,13 +61,11 @@ func newFeature(t *testing.T, name string) *Feature {
 
 func (f *Feature) run() {
 	f.t.Helper()
-	f.plane = startPlane(f.t, f.kept, f.watched)
-	if f.watched == "" {
-		for _, k := range f.keys() {
-			f.plane.Builder.Set(sourceStore, f.objects[k])
-		}
-		f.plane.Builder.Synced(sourceStore)
+	f.plane = startPlane(f.t, f.network, f.kept)
+	for _, k := range f.keys() {
+		f.plane.Builder.Set(sourceStore, f.objects[k])
 	}
+	f.plane.Builder.Synced(sourceStore)
 	f.Settle()
 }
 
@@ -159,54 +137,10 @@ func (f *Feature) Observe(proxy string, o mesh.Observation) {
 	f.Settle()
 }
 
-// Settle returns when everything that the builder got is published. Views are made in order, so it adds an object to a mesh
-// of its own and waits for that object.
+// Settle returns when no goroutine has anything to do before more time passes: everything that the builder got is published.
 func (f *Feature) Settle() {
 	f.t.Helper()
-	if f.plane == nil {
-		return
-	}
-	f.steps++
-	ctx, cancel := context.WithTimeout(f.t.Context(), patience)
-	defer cancel()
-	if err := f.plane.settle(ctx, f.steps); err != nil {
-		f.t.Fatalf("settle: %v", err)
-	}
-}
-
-// Write puts a file into the watched directory in one step, by rename.
-func (f *Feature) Write(name, text string) {
-	f.t.Helper()
-	temporary := filepath.Join(f.watched, ".new")
-	if err := os.WriteFile(temporary, []byte(text), 0o600); err != nil {
-		f.t.Fatal(err)
-	}
-	if err := os.Rename(temporary, filepath.Join(f.watched, name)); err != nil {
-		f.t.Fatal(err)
-	}
-}
-
-// Remove removes a file of the watched directory.
-func (f *Feature) Remove(name string) {
-	f.t.Helper()
-	if err := os.Remove(filepath.Join(f.watched, name)); err != nil {
-		f.t.Fatal(err)
-	}
-}
-
-// Problems waits until the store reports that many problems, and returns them. Changes that were read together with them are
-// then published.
-func (f *Feature) Problems(count int) []store.Problem {
-	f.t.Helper()
-	var problems []store.Problem
-	Eventually(f.t, func() string {
-		if problems = f.plane.dir.Problems(); len(problems) != count {
-			return fmt.Sprintf("problems of the store: %v, want %d", problems, count)
-		}
-		return ""
-	})
-	f.Settle()
-	return problems
+	synctest.Wait()
 }
 
 // Status returns what the server shows of its streams.
@@ -255,26 +189,6 @@ func (f *Feature) objectsOf(file string, data []byte) []mesh.Object {
 		all = append(all, d.Object)
 	}
 	return all
-}
-
-// Eventually calls check until it returns "". If that takes too long, the test fails with its last result.
-func Eventually(t *testing.T, check func() string) {
-	t.Helper()
-	waittest.Until(t, patience, "", func() error {
-		if complaint := check(); complaint != "" {
-			return errors.New(complaint)
-		}
-		return nil
-	})
-}
-
-// marker returns an object. When it is in the view, everything before it was published.
-func marker(step int) *mesh.Dataplane {
-	d := &mesh.Dataplane{Meta: mesh.Meta{Mesh: markerMesh, Name: markerName}}
-	d.Spec.Networking.Address = netip.AddrFrom4([4]byte{10, byte(step >> 16), byte(step >> 8), byte(step)}).String()
-	d.Spec.Networking.Inbound = []mesh.Inbound{{Port: 80, Tags: mesh.Tags{mesh.TagService: markerName}}}
-	d.SetDefaults()
-	return d
 }
 
 // logger logs to the output of the test, which is shown if it fails.

@@ -4,21 +4,28 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"net"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/identity"
+	"github.com/sonde-mesh/sonde/internal/testing/envoysim"
 	"github.com/sonde-mesh/sonde/test/bench/sondecp"
-	"github.com/sonde-mesh/sonde/xds/envoysim"
 )
 
 // window of a stream and of a connection. It is fixed, so that the server notices a client that does not read.
 const window = 64 << 10
 
-// Address is where ADS is served.
-func (f *Feature) Address() string { return f.plane.address }
+// limit of a stream that a test opens by itself: it waits for no more than what comes at once.
+const limit = time.Minute
+
+// Dial connects to where ADS is served, whatever the address.
+func (f *Feature) Dial(ctx context.Context, _ string) (net.Conn, error) {
+	return f.network.DialFrom(client)(ctx, "tcp", address)
+}
 
 // TLS returns what a proxy connects with: the certificate of owner, or none if owner is "".
 func (f *Feature) TLS(owner mesh.ID) (*tls.Config, error) {
@@ -55,7 +62,7 @@ func (f *Feature) dial(owner mesh.ID) (*grpc.ClientConn, error) {
 }
 
 func (f *Feature) dialAs(config *tls.Config) (*grpc.ClientConn, error) {
-	return grpc.NewClient("passthrough:///"+f.plane.address, grpc.WithTransportCredentials(credentials.NewTLS(config)),
+	return grpc.NewClient("passthrough:///"+address, grpc.WithContextDialer(f.Dial), grpc.WithTransportCredentials(credentials.NewTLS(config)),
 		grpc.WithInitialWindowSize(window), grpc.WithInitialConnWindowSize(window), grpc.WithNoProxy())
 }
 
@@ -81,7 +88,7 @@ func (f *Feature) OpenAs(config *tls.Config, p envoysim.Protocol) (envoysim.Wire
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(f.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(f.t.Context(), limit)
 	f.t.Cleanup(func() {
 		cancel()
 		_ = conn.Close() // the test is over

@@ -7,7 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/sonde-mesh/sonde/internal/slowtest"
+	"github.com/sonde-mesh/sonde/internal/testing/slowtest"
 	"github.com/sonde-mesh/sonde/test/fidelity/cases"
 	"github.com/sonde-mesh/sonde/test/fidelity/kubelet"
 	"github.com/sonde-mesh/sonde/test/sondedp"

@@ -8,7 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/sonde-mesh/sonde/internal/slowtest"
+	"github.com/sonde-mesh/sonde/internal/testing/slowtest"
 	"github.com/sonde-mesh/sonde/test/fidelity/cases"
 	"github.com/sonde-mesh/sonde/test/strangers"
 )
@@ -16,7 +16,7 @@ import (
 // TestPerPortFloods has strangers at the ports of a pod: the kubelet finds each probe as it is.
 func TestPerPortFloods(t *testing.T) {
 	slowtest.Skip(t, "a flood")
-	const connections, rounds, latest = 1600, 6, 2 * time.Second
+	const connections, rounds = 1600, 6
 	toHTTP := func(w *perPortPod) netip.AddrPort { return w.http }
 	toGRPC := func(w *perPortPod) netip.AddrPort { return w.grpc }
 	for test, tc := range []struct {
@@ -39,8 +39,8 @@ func TestPerPortFloods(t *testing.T) {
 				w.each(func(container, kind string) {
 					begin := time.Now()
 					verdict, message := w.ask(container, kind)
-					if took := time.Since(begin); verdict != cases.Success || took > latest {
-						t.Errorf("%s of %s: %s after %s: %s, want %s within %s", kind, container, verdict, took, message, cases.Success, latest)
+					if verdict != cases.Success {
+						t.Errorf("%s of %s: %s after %s: %s, want %s", kind, container, verdict, time.Since(begin), message, cases.Success)
 					}
 					asked++
 				})

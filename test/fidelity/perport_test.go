@@ -14,7 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
-	"github.com/sonde-mesh/sonde/dpagent/redirect/redirecttest"
+	"github.com/sonde-mesh/sonde/internal/testing/redirecttest"
 	"github.com/sonde-mesh/sonde/test/fidelity/cases"
 	"github.com/sonde-mesh/sonde/webhook"
 )

@@ -11,11 +11,12 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/sonde-mesh/sonde/internal/testing/slowtest"
 	"github.com/sonde-mesh/sonde/test/seeded"
 )
 
-// schedules are played by themselves; more by hand: -schedules=10000.
-const schedules = 300
+// schedules are played at night, and few in other runs; more by hand: SONDE_TEST_SEEDS=10000.
+const schedules, few = 300, 50
 
 func TestMain(m *testing.M) {
 	seeded.Setup()
@@ -33,7 +34,7 @@ func each(t *testing.T, play func(ctx context.Context, s *simulation)) {
 		one(t, seed)
 		return
 	}
-	seeded.Range(t, 0, seeded.Count(schedules), one)
+	seeded.Range(t, 0, slowtest.Rounds(schedules, few), one)
 }
 
 // Single kubelets fall silent, agents come and go, and the control plane has all troubles at once: the mesh is well, and seen.

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	peerv1 "github.com/sonde-mesh/sonde/api/peer/v1"
 	"github.com/sonde-mesh/sonde/controller/events"
 	"github.com/sonde-mesh/sonde/controller/freeze"
 	"github.com/sonde-mesh/sonde/identity/secret"
@@ -61,8 +62,8 @@ func (s *simulation) start(ctx context.Context) {
 func (s *simulation) spread(r *replica) {
 	for _, other := range s.replicas {
 		if other != r && s.hear(other, r) {
-			v := r.Verdict()
-			s.running.Go(func() { other.hears(v) })
+			m := r.Tell()
+			s.running.Go(func() { other.hears(m) })
 		}
 	}
 }
@@ -70,8 +71,8 @@ func (s *simulation) spread(r *replica) {
 // tell is freeze.Options.Tell: it returns at once, and others hear of it later.
 func (r *replica) tell() {
 	r.s.running.Go(func() {
-		v := r.Verdict()
-		r.check(v)
+		m := r.Tell()
+		r.check(r.Verdict())
 		r.s.mu.Lock()
 		delay := time.Duration(r.s.lags.Int64N(int64(2 * time.Second)))
 		r.s.mu.Unlock()
@@ -80,14 +81,19 @@ func (r *replica) tell() {
 		defer r.s.mu.Unlock()
 		for _, other := range r.s.replicas {
 			if other != r && r.s.hear(other, r) {
-				r.s.running.Go(func() { other.hears(v) })
+				r.s.running.Go(func() { other.hears(m) })
 			}
 		}
 	})
 }
 
-func (r *replica) hears(v *freeze.Verdict) {
-	r.Hear(v)
+func (r *replica) hears(m *peerv1.Freeze) {
+	if m == nil { // there is no verdict yet
+		return
+	}
+	if err := r.Hear(m); err != nil {
+		r.s.Wrong("replica %s: Hear() = %v", r.name, err)
+	}
 	r.check(r.Verdict())
 }
 

@@ -4,12 +4,14 @@ package grpcxds
 
 import (
 	"context"
-	"errors"
+	"encoding/json"
 	"fmt"
 	"net"
 	"net/netip"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
@@ -22,23 +24,28 @@ import (
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/xds"
+	"google.golang.org/grpc/xds/bootstrap"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	"github.com/sonde-mesh/sonde/test/harness"
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 	sondexds "github.com/sonde-mesh/sonde/xds"
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const node = "default/client"
+const (
+	node = "default/client"
+	host = "10.0.0.1" // of all servers
+)
 
 // source has what the only proxy should have.
 type source struct{ desired resource.Desired }
@@ -47,77 +54,81 @@ func (s *source) Attach(string, resource.Metadata) resource.Desired { return s.d
 func (s *source) Detach(string)                                     {}
 
 func TestResolveAndCall(t *testing.T) {
-	t.Parallel()
-	first, second := backend(t, "first"), backend(t, "second")
-	set := resource.NewSet(service(t, "api", first)...)
-	ads := sondexds.NewServer(sondexds.Options{}, &source{desired: resource.Desired{Shared: set}}, func(_ context.Context, id string) error {
-		if id != node {
-			return fmt.Errorf("unexpected node %q", id)
+	synctest.Test(t, func(t *testing.T) {
+		n := virtual.NewNetwork()
+		first, second := backend(t, n, "first"), backend(t, n, "second")
+		set := resource.NewSet(service(t, "api", first)...)
+		ads := sondexds.NewServer(sondexds.Options{}, &source{desired: resource.Desired{Shared: set}}, func(_ context.Context, id string) error {
+			if id != node {
+				return fmt.Errorf("unexpected node %q", id)
+			}
+			return nil
+		})
+		address := serve(t, n, func(g *grpc.Server) { ads.Register(g) }, sondexds.ServerOptions()...)
+		t.Cleanup(ads.Wait)
+		conn := dial(t, n, address)
+
+		until(t, "the first backend answers", func() bool { return call(t, conn) == "first" })
+
+		// The service's endpoints change.
+		set = set.With([]*resource.Resource{assignment(t, "api", second)}, nil)
+		ads.Publish(map[string]resource.Desired{node: {Shared: set}})
+		until(t, "the second backend answers", func() bool { return call(t, conn) == "second" })
+
+		// Cluster and route change, and the old cluster is removed. No call fails, except those that gRPC-Go itself loses (see call).
+		put := append(service(t, "other", first), route(t, "api", "other"))
+		next := set.With(put, []resource.Name{{Type: resource.Cluster, Name: "api"}, {Type: resource.Endpoint, Name: "api"}})
+		ads.Publish(map[string]resource.Desired{node: {Shared: next}})
+		until(t, "calls go to the other cluster", func() bool { return call(t, conn) == "first" })
+
+		var nacks, types int
+		for _, s := range ads.Status() {
+			for _, st := range s.Types {
+				nacks += len(st.NACKs)
+				types++
+			}
 		}
-		return nil
+		if nacks != 0 || types != 4 {
+			t.Errorf("Status() has %d types and %d NACKs, want 4 and 0: %+v", types, nacks, ads.Status())
+		}
 	})
-	address := serve(t, func(g *grpc.Server) { ads.Register(g) }, sondexds.ServerOptions()...)
-	t.Cleanup(ads.Wait)
-	conn := dial(t, address, "xds:///api")
-
-	until(t, "the first backend answers", func() bool { return call(t, conn) == "first" })
-
-	// The service's endpoints change.
-	set = set.With([]*resource.Resource{assignment(t, "api", second)}, nil)
-	ads.Publish(map[string]resource.Desired{node: {Shared: set}})
-	until(t, "the second backend answers", func() bool { return call(t, conn) == "second" })
-
-	// Cluster and route change, and the old cluster is removed. No call fails, except those that gRPC-Go itself loses (see call).
-	put := append(service(t, "other", first), route(t, "api", "other"))
-	next := set.With(put, []resource.Name{{Type: resource.Cluster, Name: "api"}, {Type: resource.Endpoint, Name: "api"}})
-	ads.Publish(map[string]resource.Desired{node: {Shared: next}})
-	until(t, "calls go to the other cluster", func() bool { return call(t, conn) == "first" })
-
-	var nacks, types int
-	for _, s := range ads.Status() {
-		for _, st := range s.Types {
-			nacks += len(st.NACKs)
-			types++
-		}
-	}
-	if nacks != 0 || types != 4 {
-		t.Errorf("Status() has %d types and %d NACKs, want 4 and 0: %+v", types, nacks, ads.Status())
-	}
 }
 
 func TestNACK(t *testing.T) {
-	t.Parallel()
-	first, second := backend(t, "first"), backend(t, "second")
-	set := resource.NewSet(service(t, "api", first)...)
-	ads := sondexds.NewServer(sondexds.Options{}, &source{desired: resource.Desired{Shared: set}}, func(context.Context, string) error { return nil })
-	address := serve(t, func(g *grpc.Server) { ads.Register(g) }, sondexds.ServerOptions()...)
-	t.Cleanup(ads.Wait)
-	conn := dial(t, address, "xds:///api")
-	until(t, "the backend answers", func() bool { return call(t, conn) == "first" })
+	synctest.Test(t, func(t *testing.T) {
+		n := virtual.NewNetwork()
+		first, second := backend(t, n, "first"), backend(t, n, "second")
+		set := resource.NewSet(service(t, "api", first)...)
+		ads := sondexds.NewServer(sondexds.Options{}, &source{desired: resource.Desired{Shared: set}}, func(context.Context, string) error { return nil })
+		address := serve(t, n, func(g *grpc.Server) { ads.Register(g) }, sondexds.ServerOptions()...)
+		t.Cleanup(ads.Wait)
+		conn := dial(t, n, address)
+		until(t, "the backend answers", func() bool { return call(t, conn) == "first" })
 
-	// gRPC refuses two localities with the same priority and name.
-	bad := endpoints("api", first)
-	bad.Endpoints = append(bad.Endpoints, endpoints("api", second).GetEndpoints()...)
-	ads.Publish(map[string]resource.Desired{node: {Shared: set.With([]*resource.Resource{encode(t, "api", bad)}, nil)}})
-	until(t, "the NACK is reported", func() bool {
-		for _, s := range ads.Status() {
-			for _, st := range s.Types {
-				if st.Type == resource.Endpoint && len(st.NACKs) == 1 && st.NACKs[0].Name == "api" {
-					return true
+		// gRPC refuses two localities with the same priority and name.
+		bad := endpoints("api", first)
+		bad.Endpoints = append(bad.Endpoints, endpoints("api", second).GetEndpoints()...)
+		ads.Publish(map[string]resource.Desired{node: {Shared: set.With([]*resource.Resource{encode(t, "api", bad)}, nil)}})
+		until(t, "the NACK is reported", func() bool {
+			for _, s := range ads.Status() {
+				for _, st := range s.Types {
+					if st.Type == resource.Endpoint && len(st.NACKs) == 1 && st.NACKs[0].Name == "api" {
+						return true
+					}
 				}
 			}
+			return false
+		})
+		if got := call(t, conn); got != "first" {
+			t.Errorf("after the NACK %q answers, want the last good one", got)
 		}
-		return false
+		ads.Publish(map[string]resource.Desired{node: {Shared: set.With([]*resource.Resource{assignment(t, "api", second)}, nil)}})
+		until(t, "the fix arrives", func() bool { return call(t, conn) == "second" })
 	})
-	if got := call(t, conn); got != "first" {
-		t.Errorf("after the NACK %q answers, want the last good one", got)
-	}
-	ads.Publish(map[string]resource.Desired{node: {Shared: set.With([]*resource.Resource{assignment(t, "api", second)}, nil)}})
-	until(t, "the fix arrives", func() bool { return call(t, conn) == "second" })
 }
 
 // backend answers health checks, with its name in a header.
-func backend(t *testing.T, name string) netip.AddrPort {
+func backend(t *testing.T, n *virtual.Network, name string) netip.AddrPort {
 	t.Helper()
 	named := grpc.UnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		if err := grpc.SetHeader(ctx, metadata.Pairs("backend", name)); err != nil {
@@ -125,12 +136,12 @@ func backend(t *testing.T, name string) netip.AddrPort {
 		}
 		return handler(ctx, req)
 	})
-	return serve(t, func(g *grpc.Server) { healthpb.RegisterHealthServer(g, health.NewServer()) }, named)
+	return serve(t, n, func(g *grpc.Server) { healthpb.RegisterHealthServer(g, health.NewServer()) }, named)
 }
 
-func serve(t *testing.T, register func(*grpc.Server), o ...grpc.ServerOption) netip.AddrPort {
+func serve(t *testing.T, n *virtual.Network, register func(*grpc.Server), o ...grpc.ServerOption) netip.AddrPort {
 	t.Helper()
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	l, err := n.Listen(t.Context(), "tcp", host+":0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,16 +158,53 @@ func serve(t *testing.T, register func(*grpc.Server), o ...grpc.ServerOption) ne
 	return netip.MustParseAddrPort(l.Addr().String())
 }
 
-func dial(t *testing.T, ads netip.AddrPort, target string) *grpc.ClientConn {
+// memory are credentials of gRPC-Go's xDS client that connect it to the network of a test, whose name is their configuration.
+type memory struct{ networks sync.Map }
+
+var inMemory = &memory{}
+
+func init() { bootstrap.RegisterChannelCredentials(inMemory) }
+
+func (m *memory) Name() string { return "memory" }
+
+func (m *memory) Build(config json.RawMessage) (credentials.Bundle, func(), error) {
+	var name string
+	if err := json.Unmarshal(config, &name); err != nil {
+		return nil, nil, err
+	}
+	n, known := m.networks.Load(name)
+	if !known {
+		return nil, nil, fmt.Errorf("network %q is not known", name)
+	}
+	return bundle{insecure.NewBundle(), n.(*virtual.Network)}, func() {}, nil
+}
+
+type bundle struct {
+	credentials.Bundle
+	network *virtual.Network
+}
+
+// DialOptions is what gRPC-Go looks for.
+func (b bundle) DialOptions() []grpc.DialOption { return []grpc.DialOption{dialer(b.network)} }
+
+func dialer(n *virtual.Network) grpc.DialOption {
+	return grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
+		return n.DialFrom("10.0.0.2")(ctx, "tcp", address)
+	})
+}
+
+// dial returns a connection to the service api, of which the ADS server says where it is.
+func dial(t *testing.T, n *virtual.Network, ads netip.AddrPort) *grpc.ClientConn {
 	t.Helper()
+	inMemory.networks.Store(t.Name(), n)
 	resolver, err := xds.NewXDSResolverWithConfigForTesting(fmt.Appendf(nil, `{
-		"xds_servers": [{"server_uri": %q, "channel_creds": [{"type": "insecure"}], "server_features": ["xds_v3"]}],
+		"xds_servers": [{"server_uri": "passthrough:///%s", "channel_creds": [{"type": "memory", "config": %q}], "server_features": ["xds_v3"]}],
 		"node": {"id": %q}
-	}`, ads, node))
+	}`, ads, t.Name(), node))
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn, err := grpc.NewClient(target, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithResolvers(resolver))
+	conn, err := grpc.NewClient("xds:///api", grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithResolvers(resolver), dialer(n))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -189,17 +237,16 @@ func call(t *testing.T, conn *grpc.ClientConn) string {
 	return ""
 }
 
+// until calls done while messages go, each of which takes a moment.
 func until(t *testing.T, what string, done func() bool) {
 	t.Helper()
-	err := harness.Poll(t.Context(), 20*time.Second, what, func(context.Context) error {
-		if !done() {
-			return errors.New("not yet")
+	for range 1000 {
+		if done() {
+			return
 		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
+		time.Sleep(time.Millisecond)
 	}
+	t.Fatalf("not within a second: %s", what)
 }
 
 func encode(t *testing.T, name string, m proto.Message) *resource.Resource {

@@ -70,12 +70,7 @@ func Build(ctx context.Context, race bool) (Programs, error) {
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
 		return Programs{}, fmt.Errorf("wait for other builds: %w", err)
 	}
-	p := Programs{
-		ControlPlane: filepath.Join(bin, "sonde-cp"),
-		Agent:        filepath.Join(bin, "sonde-dp"),
-		Ctl:          filepath.Join(bin, "sondectl"),
-		App:          filepath.Join(bin, "test-app"),
-	}
+	p := programsIn(bin)
 	if _, err := goCommand(ctx, root, env, slices.Concat(args, []string{"-o", bin + "/", "./cmd/..."})...); err != nil {
 		return Programs{}, fmt.Errorf("build the programs: %w", err)
 	}
@@ -88,6 +83,21 @@ func Build(ctx context.Context, race bool) (Programs, error) {
 	}
 	p.Envoy = envoys[0]
 	return p, nil
+}
+
+func programsIn(bin string) Programs {
+	return Programs{
+		ControlPlane: filepath.Join(bin, "sonde-cp"),
+		Agent:        filepath.Join(bin, "sonde-dp"),
+		Ctl:          filepath.Join(bin, "sondectl"),
+		App:          filepath.Join(bin, "test-app"),
+	}
+}
+
+// Built returns the programs in bin, which tools/prepare has built, without Envoy.
+func Built() (Programs, error) {
+	root, err := Root()
+	return programsIn(filepath.Join(root, "bin")), err
 }
 
 // build has the arguments of Go with which all is compiled, as in the Makefile. A program is released as asReleased, with static in the environment.
@@ -139,6 +149,11 @@ func Envoys(ctx context.Context, version string) ([]string, error) {
 		return nil, fmt.Errorf("find Envoy: %w", err)
 	}
 	return strings.Fields(out), nil
+}
+
+// EnvoysOfTests returns the newest supported Envoy, or with SONDE_TEST_ENVOYS=all one of each supported minor version.
+func EnvoysOfTests(ctx context.Context) ([]string, error) {
+	return Envoys(ctx, os.Getenv("SONDE_TEST_ENVOYS"))
 }
 
 func goCommand(ctx context.Context, directory, env string, args ...string) (string, error) {

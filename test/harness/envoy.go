@@ -9,7 +9,6 @@ import (
 	"net/url"
 	"strconv"
 	"syscall"
-	"time"
 )
 
 // EnvoyPID is the process id of Envoy.
@@ -36,7 +35,7 @@ func (p *Proxy) KillAll(ctx context.Context) error {
 	if err != nil && !errors.Is(err, syscall.ESRCH) { // ESRCH: it died with its agent
 		return err
 	}
-	return Poll(ctx, 10*time.Second, "the end of the Envoy of "+p.Name, func(ctx context.Context) error {
+	return Poll(ctx, "the end of the Envoy of "+p.Name, func(ctx context.Context) error {
 		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", p.Inbound)
 		if err != nil {
 			return nil //nolint:nilerr // nobody listens

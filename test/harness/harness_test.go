@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -63,7 +65,7 @@ func sleeper(t *testing.T, s *spawner) *Process {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = syscall.Kill(-p.PID(), syscall.SIGKILL) }) // the group
-	err = Poll(t.Context(), StartLimit, "its child", func(context.Context) error {
+	err = Poll(t.Context(), "its child", func(context.Context) error {
 		children, err := p.Children("sleep")
 		if err == nil && len(children) != 1 {
 			err = errors.New("there is none")
@@ -106,7 +108,7 @@ func TestProcessThatDoesNotEnd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := Poll(t.Context(), StartLimit, "it", func(context.Context) error {
+	if err := Poll(t.Context(), "it", func(context.Context) error {
 		if p.tail(1) != "ready" {
 			return errors.New("not ready")
 		}
@@ -151,35 +153,52 @@ func TestProcessesEndWithTheProgram(t *testing.T) {
 			return err
 		}
 	}
-	if err := Poll(t.Context(), StartLimit, "the process", count(1)); err != nil {
+	if err := Poll(t.Context(), "the process", count(1)); err != nil {
 		t.Fatal(err)
 	}
 	if err := helper.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	if err := Poll(t.Context(), StartLimit, "its end", count(0)); err != nil {
+	if err := Poll(t.Context(), "its end", count(0)); err != nil {
 		t.Error(err)
 	}
 }
 
 func TestPoll(t *testing.T) {
-	calls := 0
-	err := Poll(t.Context(), time.Minute, "three", func(context.Context) error {
-		if calls++; calls < 3 {
-			return errors.New("not yet")
-		}
-		return nil
-	})
-	if err != nil || calls != 3 {
-		t.Errorf("Poll() = %v after %d calls, want nil after 3", err, calls)
+	notYet := errors.New("not yet")
+	tests := map[string]struct {
+		deadline time.Duration // none if 0
+		comes    int           // the call that succeeds
+		err      error         // of the calls before
+		took     time.Duration
+		want     string
+	}{
+		"the third call":            {0, 3, notYet, 40 * time.Millisecond, ""},
+		"never, without a deadline": {0, -1, notYet, patience, "wait for it for 5m0s: not yet"},
+		"never, with a deadline":    {time.Hour, -1, notYet, time.Hour, "wait for it for 1h0m0s: not yet"},
+		"hopeless":                  {0, -1, errHopeless, 0, "wait for it: it has ended"},
 	}
-	err = Poll(t.Context(), 30*time.Millisecond, "a miracle", func(context.Context) error { return errors.New("not yet") })
-	if err == nil || !strings.Contains(err.Error(), "wait for a miracle for 30ms: not yet") {
-		t.Errorf("Poll() error = %v", err)
-	}
-	err = Poll(t.Context(), time.Hour, "the dead", func(context.Context) error { return errHopeless })
-	if !errors.Is(err, errHopeless) {
-		t.Errorf("Poll() error = %v, want %v", err, errHopeless)
+	for name, tc := range tests {
+		virtual.Run(t, name, func(t *testing.T) {
+			ctx, began, calls := t.Context(), time.Now(), 0
+			if tc.deadline > 0 {
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeout(ctx, tc.deadline)
+				defer cancel()
+			}
+			err := Poll(ctx, "it", func(context.Context) error {
+				if calls++; calls == tc.comes {
+					return nil
+				}
+				return tc.err
+			})
+			if got := fmt.Sprint(err); (tc.want == "") != (err == nil) || err != nil && got != tc.want {
+				t.Errorf("Poll() error = %v, want %q", err, tc.want)
+			}
+			if took := time.Since(began); took != tc.took {
+				t.Errorf("it took %s, want %s", took, tc.took)
+			}
+		})
 	}
 }
 
@@ -193,7 +212,7 @@ func TestLoadCounts(t *testing.T) {
 	}))
 	defer server.Close()
 	load := StartLoad(t.Context(), 0, NewHTTPCaller(server.URL, true, false), NewHTTPCaller(server.URL+"/bad", false, false))
-	err := Poll(t.Context(), StartLimit, "calls of both kinds", func(context.Context) error {
+	err := Poll(t.Context(), "calls of both kinds", func(context.Context) error {
 		if r := load.Report(); r.Failed < 3 || r.Instances["one"] < 3 {
 			return errors.New(r.String())
 		}

@@ -20,12 +20,6 @@ import (
 	testgrpc "google.golang.org/grpc/interop/grpc_testing"
 )
 
-// moreLimit bounds the wait for more calls.
-const moreLimit = 30 * time.Second
-
-// callLimit bounds each call of a load.
-const callLimit = 10 * time.Second
-
 // Caller makes one call and returns which instance answered.
 type Caller interface {
 	Call(ctx context.Context) (instance string, err error)
@@ -76,7 +70,7 @@ func StartLoad(ctx context.Context, pause time.Duration, callers ...Caller) *Loa
 				case <-ticker.C:
 				}
 				// a call in progress is not cut off when the load stops
-				one, done := context.WithTimeout(context.WithoutCancel(ctx), callLimit)
+				one, done := bounded(context.WithoutCancel(ctx))
 				instance, err := c.Call(one)
 				done()
 				l.count(instance, err)
@@ -110,7 +104,7 @@ func (l *Load) Report() Report {
 // WaitMore returns once the load has made that many more calls, so that what was done before is in use.
 func (l *Load) WaitMore(ctx context.Context, calls int) error {
 	enough := l.Report().Calls + calls
-	return Poll(ctx, moreLimit, "calls of the load", func(context.Context) error {
+	return Poll(ctx, "calls of the load", func(context.Context) error {
 		if r := l.Report(); r.Calls < enough {
 			return fmt.Errorf("it has made %d of %d", r.Calls, enough)
 		}
@@ -155,13 +149,10 @@ func (c *HTTPCaller) Call(ctx context.Context) (string, error) {
 	return answer.Instance, err
 }
 
-// Ask makes one call and returns the whole answer. It takes callLimit at most, unless ctx has a limit of its own.
+// Ask makes one call and returns the whole answer. It ends with ctx, or after five minutes if that has no deadline.
 func (c *HTTPCaller) Ask(ctx context.Context) (Answer, error) {
-	if _, limited := ctx.Deadline(); !limited {
-		var done context.CancelFunc
-		ctx, done = context.WithTimeout(ctx, callLimit)
-		defer done()
-	}
+	ctx, done := bounded(ctx)
+	defer done()
 	body, err := do(ctx, c.client, c.Method, c.url)
 	if err != nil {
 		return Answer{}, err

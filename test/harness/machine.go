@@ -17,9 +17,6 @@ import (
 	"time"
 )
 
-// StartLimit bounds each wait for a process to be ready.
-const StartLimit = 20 * time.Second
-
 // Options of a Machine.
 type Options struct {
 	Programs Programs
@@ -178,7 +175,7 @@ func (m *Machine) started() []*Process {
 
 // wait waits until a process that was just started answers url with 200.
 func (m *Machine) wait(ctx context.Context, p *Process, url string) error {
-	err := Poll(ctx, StartLimit, p.Name, func(ctx context.Context) error {
+	err := Poll(ctx, p.Name, func(ctx context.Context) error {
 		if !p.Running() {
 			return fmt.Errorf("%w: %w", errHopeless, p.err)
 		}
@@ -257,7 +254,7 @@ func (m *Machine) CtlFlags() []string {
 	}
 }
 
-// Ctl runs sondectl against the control plane and returns its stdout.
+// Ctl runs sondectl against the control plane and returns its stdout, also of one that ends with an error.
 func (m *Machine) Ctl(ctx context.Context, args ...string) (string, error) {
 	stdout, _, err := m.CtlBoth(ctx, args...)
 	return stdout, err
@@ -272,7 +269,7 @@ func (m *Machine) CtlBoth(ctx context.Context, args ...string) (stdout, stderr s
 	var out, outErr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &outErr
 	if err := cmd.Run(); err != nil {
-		return "", "", fmt.Errorf("sondectl %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(outErr.String()))
+		return out.String(), outErr.String(), fmt.Errorf("sondectl %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(outErr.String()))
 	}
 	return out.String(), outErr.String(), nil
 }
@@ -292,7 +289,7 @@ func (m *Machine) StartAppWith(ctx context.Context, name, protocol, at string, a
 	if err != nil {
 		return nil, err
 	}
-	return p, Poll(ctx, StartLimit, p.Name, func(ctx context.Context) error {
+	return p, Poll(ctx, p.Name, func(ctx context.Context) error {
 		if !p.Running() {
 			return fmt.Errorf("%w: %w", errHopeless, p.err)
 		}
@@ -348,7 +345,7 @@ func (m *Machine) Close() error {
 	m.spawner.close()
 	m.http.CloseIdleConnections()
 	// An Envoy ends a moment after its agent, and may write into its directory until then.
-	gone := Poll(context.Background(), StartLimit, "every process to end", func(context.Context) error {
+	gone := Poll(context.Background(), "every process to end", func(context.Context) error {
 		pids, err := below(m.Dir)
 		if err == nil && len(pids) > 0 {
 			err = fmt.Errorf("processes %v run", pids)

@@ -198,11 +198,23 @@ func (p *Process) Logged(texts ...string) error {
 	return err
 }
 
-// Poll calls check every 20 ms until it returns nil, but no longer than limit. Its error names what it waited for and has
-// the last error of check.
-func Poll(ctx context.Context, limit time.Duration, what string, check func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, limit)
+// patience bounds the waits and calls of those whose context has no deadline. A machine that is busy has to do much else in that time.
+const patience = 5 * time.Minute
+
+// bounded returns ctx with a deadline, if it has none.
+func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	if _, has := ctx.Deadline(); has {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, patience)
+}
+
+// Poll calls check every 20 ms until it returns nil or ctx ends, which is after five minutes if it has no deadline. Its error names what it
+// waited for and has the last error of check.
+func Poll(ctx context.Context, what string, check func(context.Context) error) error {
+	ctx, cancel := bounded(ctx)
 	defer cancel()
+	began := time.Now()
 	ticker := time.NewTicker(20 * time.Millisecond)
 	defer ticker.Stop()
 	var amiss error
@@ -219,7 +231,7 @@ func Poll(ctx context.Context, limit time.Duration, what string, check func(cont
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("wait for %s for %s: %w", what, limit, amiss)
+			return fmt.Errorf("wait for %s for %s: %w", what, time.Since(began).Round(time.Second), amiss)
 		case <-ticker.C:
 		}
 	}

@@ -66,8 +66,12 @@ func Read(name string) (string, error) {
 	return string(text), err
 }
 
-// Alerts returns the alerts of a rule file.
-func Alerts(rules string) ([]Alert, error) {
+// Alerts returns the alerts of RulesFile.
+func Alerts() ([]Alert, error) {
+	rules, err := Read(RulesFile)
+	if err != nil {
+		return nil, err
+	}
 	var file Rules
 	if err := yaml.UnmarshalStrict([]byte(rules), &file); err != nil {
 		return nil, fmt.Errorf("decode the rules: %w", err)

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/sonde-mesh/sonde/test/monitoring"
 )
 
 // others are metrics that the alerts name and Sonde does not have, with the labels that they are asked for. make e2e-alerts gets them from a real one.
@@ -22,6 +24,27 @@ var (
 	template   = regexp.MustCompile(`\$labels\.(\w+)`)
 	replaced   = regexp.MustCompile(`label_replace\((?s:.*),\s*"(\w+)", "\w+", "", ""\)`)
 )
+
+func read(t *testing.T, name string) string {
+	t.Helper()
+	text, err := monitoring.Read(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+func alerts(t *testing.T) []monitoring.Alert {
+	t.Helper()
+	all, err := monitoring.Alerts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(all) != 10 {
+		t.Errorf("there are %d alerts, the guide says ten", len(all))
+	}
+	return all
+}
 
 // TestMetricsExist looks up what the alerts name in docs/metrics.md, which is made from the source.
 func TestMetricsExist(t *testing.T) {
@@ -103,5 +126,38 @@ func TestCommandsExist(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestGuide compares the guide with the rules: each alert has a section, to which it links, with its expression, its time and its severity.
+func TestGuide(t *testing.T) {
+	guide := read(t, monitoring.Guide)
+	var sections []string
+	for _, match := range regexp.MustCompile(`(?m)^### (Sonde\w+)$`).FindAllStringSubmatch(guide, -1) {
+		sections = append(sections, match[1])
+	}
+	names := make([]string, 0, 10)
+	for _, alert := range alerts(t) {
+		names = append(names, alert.Alert)
+		when, severity := "At once", alert.Labels["severity"]
+		if alert.For != "" {
+			when = "For " + alert.For
+		}
+		if strings.Contains(severity, "{{") {
+			severity = "critical or warning"
+		}
+		want := "\n### " + alert.Alert + "\n\n" + when + ", " + severity + ".\n\n```promql\n" + alert.Expr + "```\n\n"
+		if !strings.Contains(guide, want) {
+			t.Errorf("%s does not have:\n%s", monitoring.Guide, want)
+		}
+		if url, want := alert.Annotations["runbook_url"], "/blob/main/"+monitoring.Guide+"#"+strings.ToLower(alert.Alert); !strings.HasSuffix(url, want) {
+			t.Errorf("the runbook_url of %s is %s, want it to end with %s", alert.Alert, url, want)
+		}
+		if got := slices.Sorted(maps.Keys(alert.Annotations)); !slices.Equal(got, []string{"description", "runbook_url", "summary"}) {
+			t.Errorf("%s has the annotations %q", alert.Alert, got)
+		}
+	}
+	if !slices.Equal(sections, names) {
+		t.Errorf("%s has sections about %q, want %q", monitoring.Guide, sections, names)
 	}
 }

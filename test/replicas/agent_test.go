@@ -22,7 +22,8 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/retry"
 	"github.com/sonde-mesh/sonde/dpagent/serviceprobe"
 	"github.com/sonde-mesh/sonde/dpagent/session"
-	"github.com/sonde-mesh/sonde/test/virtual"
+	"github.com/sonde-mesh/sonde/internal/run"
+	"github.com/sonde-mesh/sonde/test/virtualplane"
 )
 
 // service is the address of the control plane: each connection gets to one of its replicas.
@@ -35,7 +36,7 @@ type agent struct {
 	old        bool // of a release without epochs and without numbers of sessions
 	epochs     bool
 	caFile     string
-	files      *virtual.Files
+	files      *virtualplane.Files
 	identity   *identity.Identity
 	session    *session.Session
 	readiness  *session.Readiness
@@ -61,7 +62,7 @@ func (a *agent) start(ctx context.Context) {
 	a.sim.Note("agent of %s starts, old %v", a.name, a.old)
 	ctx, a.stop = context.WithCancel(ctx)
 	a.done = make(chan struct{})
-	log := virtual.Log(func(line string) { a.sim.Detail("agent of %s: %s", a.name, line) })
+	log := virtualplane.Log(func(line string) { a.sim.Detail("agent of %s: %s", a.name, line) })
 	registry := prometheus.NewRegistry()
 	a.identity = identity.New(a.files, mesh.DefaultMesh, a.name)
 	servingCA := identity.NewServingCA(identity.ServingCAOptions{Files: a.files, Given: a.caFile, ControlPlane: service, Logger: log, Registerer: registry})
@@ -70,9 +71,13 @@ func (a *agent) start(ctx context.Context) {
 	var renewer *identity.Renewer
 	process := fmt.Sprint("process-", a.starts)
 	options := session.Options{
-		Opener: opener{a, client}, Identity: trusting{a}, ServingCA: servingCA, Renew: func() { renewer.Now() }, Inbounds: func(error) {}, Endpoints: func(error) {},
-		Probes: func(*agentv1.Probes) {}, ServiceProbes: func(*agentv1.ServiceProbes) { a.report() }, Readiness: a.readiness, Drain: func(mesh.Drain) {},
-		Query: func(*agentv1.Query) {}, Failures: session.NewFailures(), Envoy: session.NewEnvoyState(),
+		Opener: opener{a, client}, Identity: trusting{a}, ServingCA: servingCA, Renew: func() { renewer.Now() }, Inbounds: func(error) {}, Endpoints: func(error) {}, Outbounds: func(error) {},
+		Probes: func(*agentv1.Probes) {}, Drain: func(mesh.Drain) {}, Query: func(*agentv1.Query) {},
+		ServiceProbes: func(*agentv1.ServiceProbes) {
+			a.report()
+			a.readiness.All() // as the real agent does
+		},
+		Reports: []session.Report{a.readiness.Report()},
 		Version: func() *agentv1.Version { return &agentv1.Version{Sonde: "dev"} }, Logger: log, Registerer: registry,
 		Instance: process, Started: time.Now(), Duplicate: func(string) {}, Refused: func(error) {},
 	}
@@ -145,7 +150,7 @@ func (a *agent) dial(ctx context.Context, _ string) (net.Conn, error) {
 	if host == "" {
 		return nil, errors.New("no replica is ready")
 	}
-	return a.sim.network.Dial(ctx, a.host, host+virtual.AgentsPort)
+	return a.sim.network.DialFrom(a.host)(ctx, "tcp", host+virtualplane.AgentsPort)
 }
 
 // join tries until it succeeds, and returns false if ctx ends before.
@@ -164,7 +169,7 @@ func (a *agent) join(ctx context.Context, client *controlplane.Client, process s
 			return true
 		}
 		a.sim.Detail("%s has not joined: %v", a.name, err)
-		if retry.Wait(ctx, backoff.Next()) != nil {
+		if run.Sleep(ctx, backoff.Next()) != nil {
 			return false
 		}
 	}

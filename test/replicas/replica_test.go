@@ -12,7 +12,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/controller/freeze"
 	"github.com/sonde-mesh/sonde/identity"
-	"github.com/sonde-mesh/sonde/test/virtual"
+	"github.com/sonde-mesh/sonde/test/virtualplane"
 )
 
 // connectionAge is short, so that streams move in most schedules.
@@ -20,10 +20,10 @@ const connectionAge = 2 * time.Minute
 
 // replica is one process of the control plane. Kubernetes is what the schedule does.
 type replica struct {
-	*virtual.Replica
+	*virtualplane.Replica
 	name, host string
 	sim        *simulation
-	api        *virtual.Client
+	api        *virtualplane.Client
 	leads      atomic.Bool
 	freeze     *freeze.Freeze // nil if nothing judges whether the mesh is seen
 	stop       context.CancelFunc
@@ -34,9 +34,9 @@ func startReplica(ctx context.Context, s *simulation, name, host string) (*repli
 	r := &replica{name: name, host: host, sim: s, api: s.etcd.Client(s.lag)}
 	ctx, r.stop = context.WithCancel(ctx)
 	var err error
-	r.Replica, err = virtual.NewReplica(ctx, virtual.ReplicaOptions{
+	r.Replica, err = virtualplane.NewReplica(ctx, virtualplane.ReplicaOptions{
 		Name: name, Host: host, Network: s.network, Secrets: r.api, Tokens: tokens{}, Logger: r.log(), ConnectionAge: connectionAge, Late: r.api.Late,
-		Agents: func(v *virtual.Replica, o *agents.Options) {
+		Agents: func(v *virtualplane.Replica, o *agents.Options) {
 			o.Leads, o.ServingCA, o.Frozen = r.leads.Load, v.Serving, r.judge(v)
 		},
 	})
@@ -46,7 +46,10 @@ func startReplica(ctx context.Context, s *simulation, name, host string) (*repli
 	}
 	s.read(r)
 	r.Peers.Follow(s.addresses())
-	r.Start(ctx, r.Serving.Run)
+	if err := r.Start(ctx, r.Serving.Run); err != nil {
+		r.stop()
+		return nil, err
+	}
 	return r, nil
 }
 
@@ -64,7 +67,7 @@ func (r *replica) end(killed bool) {
 
 // log goes into the journal. That a certificate is refused is wrong in any schedule, unless it has expired: an agent may be cut off for so long.
 func (r *replica) log() *slog.Logger {
-	return virtual.Log(func(line string) {
+	return virtualplane.Log(func(line string) {
 		if strings.Contains(line, "client certificate refused") && !strings.Contains(line, "has expired") {
 			r.sim.Wrong("%s: %s", r.name, line)
 		}
@@ -84,7 +87,7 @@ func (tokens) Authenticate(_ context.Context, token string) (identity.Subject, e
 func (s *simulation) addresses() map[string]string {
 	all := map[string]string{}
 	for name, r := range s.replicas {
-		all[name] = r.host + virtual.PeersPort
+		all[name] = r.host + virtualplane.PeersPort
 	}
 	return all
 }

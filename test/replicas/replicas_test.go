@@ -15,11 +15,12 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/sonde-mesh/sonde/internal/testing/slowtest"
 	"github.com/sonde-mesh/sonde/test/seeded"
 )
 
-// schedules are played by themselves; more by hand, see decision 050.
-const schedules = 40
+// schedules are played at night, and few in other runs; more by hand: SONDE_TEST_SEEDS=10000.
+const schedules, few = 40, 5
 
 func TestMain(m *testing.M) {
 	debug.SetGCPercent(400)
@@ -36,12 +37,13 @@ func TestSchedules(t *testing.T) {
 		play(t, seed)
 		return
 	}
-	seeded.Range(t, 0, seeded.Count(schedules), play)
+	seeded.Range(t, 0, slowtest.Rounds(schedules, few), play)
 }
 
 // TestEpochsAreNeeded plays schedules in which agents know no epochs. Soon one of them goes back to an older bundle.
 func TestEpochsAreNeeded(t *testing.T) {
-	for seed := range uint64(seeded.Count(schedules)) {
+	slowtest.Nightly(t, "how many schedules it takes is chance")
+	for seed := range uint64(schedules) {
 		directory := t.TempDir()
 		var wrongs []string
 		seeded.Play(t, seed, func(ctx context.Context, j *seeded.Journal) {

@@ -3,6 +3,7 @@ package replicas
 import (
 	"context"
 	"crypto/x509"
+	"maps"
 	"slices"
 	"testing/synctest"
 	"time"
@@ -40,8 +41,8 @@ func (s *simulation) checkTrust() {
 // rest mends everything, and checks that all replicas say the same, and that all proxies have what is newest.
 func (s *simulation) rest(ctx context.Context) {
 	s.Note("everything is mended")
-	for l := range s.cuts {
-		s.network.SetCut(l[0], l[1], false)
+	for l := range maps.Clone(s.cuts) {
+		s.setCut(l[0], l[1], false)
 	}
 	for len(s.names()) < 2 {
 		s.startReplica(ctx)

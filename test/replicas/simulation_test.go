@@ -18,9 +18,10 @@ import (
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/identity/ca"
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 	"github.com/sonde-mesh/sonde/test/anymesh"
 	"github.com/sonde-mesh/sonde/test/seeded"
-	"github.com/sonde-mesh/sonde/test/virtual"
+	"github.com/sonde-mesh/sonde/test/virtualplane"
 )
 
 const (
@@ -39,7 +40,7 @@ type simulation struct {
 	random    *rand.Rand
 	directory string
 	network   *virtual.Network
-	etcd      *virtual.Secrets
+	etcd      *virtualplane.Secrets
 	bundles   bundles
 	epochs    bool   // without, agents know none
 	servingCA []byte // PEM
@@ -63,7 +64,7 @@ func newSimulation(j *seeded.Journal, seed uint64, directory string, epochs bool
 		Journal: j, random: rand.New(rand.NewPCG(seed, 17)), lags: rand.New(rand.NewPCG(seed, 19)), directory: directory, network: virtual.NewNetwork(), epochs: epochs,
 		objects: map[mesh.Key]mesh.Object{}, replicas: map[string]*replica{}, cuts: map[[2]string]bool{},
 	}
-	s.etcd = virtual.NewSecrets(s.bundles.wrote)
+	s.etcd = virtualplane.NewSecrets(s.bundles.wrote)
 	return s
 }
 
@@ -270,16 +271,16 @@ func (s *simulation) put(o mesh.Object) {
 	o.SetDefaults()
 	s.objects[o.Key()] = o
 	for _, r := range s.replicas {
-		r.Later(func() { r.Pipeline.Builder.Set(virtual.SourceObjects, o) })
+		r.Later(func() { r.Pipeline.Builder.Set(virtualplane.SourceObjects, o) })
 	}
 }
 
 // read gives a replica that starts what there is.
 func (s *simulation) read(r *replica) {
 	for _, k := range slices.SortedFunc(maps.Keys(s.objects), func(a, b mesh.Key) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) }) {
-		r.Pipeline.Builder.Set(virtual.SourceObjects, s.objects[k])
+		r.Pipeline.Builder.Set(virtualplane.SourceObjects, s.objects[k])
 	}
-	r.Pipeline.Builder.Synced(virtual.SourceObjects)
+	r.Pipeline.Builder.Synced(virtualplane.SourceObjects)
 }
 
 // dataplane returns that of an agent, with other tags each time: what its certificate names stays.
@@ -299,7 +300,7 @@ func (s *simulation) dataplane(a *agent) *mesh.Dataplane {
 func (s *simulation) join(ctx context.Context) {
 	s.proxies++
 	a := &agent{
-		sim: s, name: fmt.Sprint("web-", s.proxies), host: fmt.Sprint("10.0.1.", s.proxies), files: &virtual.Files{},
+		sim: s, name: fmt.Sprint("web-", s.proxies), host: fmt.Sprint("10.0.1.", s.proxies), files: &virtualplane.Files{},
 	}
 	a.old = s.epochs && s.random.IntN(4) == 0
 	a.epochs = s.epochs && !a.old

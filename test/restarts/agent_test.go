@@ -17,7 +17,8 @@ import (
 	"github.com/sonde-mesh/sonde/dpagent/identity"
 	"github.com/sonde-mesh/sonde/dpagent/retry"
 	"github.com/sonde-mesh/sonde/dpagent/session"
-	"github.com/sonde-mesh/sonde/test/virtual"
+	"github.com/sonde-mesh/sonde/internal/run"
+	"github.com/sonde-mesh/sonde/test/virtualplane"
 )
 
 // service is the address of the control plane: each connection gets to one of its replicas.
@@ -42,7 +43,7 @@ func (p *pod) startAgent(ctx context.Context) {
 		a.liveness.Told(kept)
 	}
 	ctx, a.stop = context.WithCancel(ctx)
-	who := identity.New(&virtual.Files{}, mesh.DefaultMesh, p.proxy())
+	who := identity.New(&virtualplane.Files{}, mesh.DefaultMesh, p.proxy())
 	client := &controlplane.Client{
 		Address: service, Roots: func() (*x509.CertPool, error) { return p.sim.roots, nil }, Certificate: who.Certificate,
 		Dial: func(ctx context.Context, _ string) (net.Conn, error) {
@@ -50,26 +51,27 @@ func (p *pod) startAgent(ctx context.Context) {
 			if host == "" {
 				return nil, errors.New("no replica is ready")
 			}
-			return p.sim.network.Dial(ctx, p.host, host+virtual.AgentsPort)
+			return p.sim.network.DialFrom(p.host)(ctx, "tcp", host+virtualplane.AgentsPort)
 		},
 	}
 	process := fmt.Sprint(p.uid, "-", p.agents)
+	liveness := connections{a.liveness, p}
 	s := session.New(session.Options{
-		Opener: client, Identity: who, Renew: func() {}, Inbounds: func(error) {}, Endpoints: func(error) {}, Probes: func(*agentv1.Probes) {},
-		ServiceProbes: func(*agentv1.ServiceProbes) {}, Readiness: session.NewReadiness(), Drain: func(mesh.Drain) {}, Query: func(*agentv1.Query) {},
-		Failures: session.NewFailures(), Envoy: session.NewEnvoyState(), Liveness: connections{a.liveness, p},
+		Opener: client, Identity: who, Renew: func() {}, Inbounds: func(error) {}, Endpoints: func(error) {}, Outbounds: func(error) {}, Probes: func(*agentv1.Probes) {},
+		ServiceProbes: func(*agentv1.ServiceProbes) {}, Drain: func(mesh.Drain) {}, Query: func(*agentv1.Query) {},
+		Reports: []session.Report{session.LivenessReport(liveness)}, Restarts: liveness.Told, Connected: liveness.Connected,
 		Version: func() *agentv1.Version { return &agentv1.Version{Sonde: "dev"} }, Logger: log, Registerer: registry,
 		Instance: process, Started: time.Now(), Duplicate: func(string) {}, Refused: func(error) {},
 	})
+	p.sim.mu.Lock()
+	p.agent, p.lost = a, time.Now() // before it has a session
+	p.sim.mu.Unlock()
 	go func() {
 		defer close(a.done)
 		if a.join(ctx, client, who, process) {
 			_ = s.Run(ctx)
 		}
 	}()
-	p.sim.mu.Lock()
-	defer p.sim.mu.Unlock()
-	p.agent, p.lost = a, time.Now()
 }
 
 // stopAgent kills the process.
@@ -105,7 +107,7 @@ func (a *agent) join(ctx context.Context, client *controlplane.Client, who *iden
 			return true
 		}
 		a.pod.sim.Detail("%s has not joined: %v", a.pod.name, err)
-		if retry.Wait(ctx, backoff.Next()) != nil {
+		if run.Sleep(ctx, backoff.Next()) != nil {
 			return false
 		}
 	}
@@ -123,8 +125,6 @@ const (
 // check answers the kubelet, as package probe does. mu is held.
 func (p *pod) check(c *container) answer {
 	switch {
-	case p.sidecarDown:
-		return failure // the connection is refused
 	case p.agent == nil:
 		return errored // the guard answers so until there is another agent
 	case !c.failing():
@@ -145,13 +145,13 @@ type connections struct {
 	pod *pod
 }
 
-// Connected implements session.Liveness.
+// Connected notes it, too.
 func (c connections) Connected(is bool) {
 	c.pod.sim.Detail("%s has a session: %v", c.pod.name, is)
 	c.pod.sim.mu.Lock()
 	switch {
 	case is:
-		c.pod.lost = time.Time{}
+		c.pod.lost, c.pod.connected = time.Time{}, time.Now()
 	case c.pod.lost.IsZero():
 		c.pod.lost = time.Now()
 	}
@@ -159,7 +159,7 @@ func (c connections) Connected(is bool) {
 	c.Liveness.Connected(is)
 }
 
-// Told implements session.Liveness.
+// Told notes it, too.
 func (c connections) Told(m *agentv1.Restarts) {
 	c.pod.sim.Detail("%s is told %v", c.pod.name, m)
 	c.Liveness.Told(m)

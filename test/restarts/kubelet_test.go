@@ -3,6 +3,9 @@ package restarts
 import (
 	"context"
 	"time"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/webhook"
 )
 
 // worker is what the kubelet remembers of one liveness probe.
@@ -12,7 +15,7 @@ type worker struct {
 	last      answer
 	run       int // answers in a row that were the last one
 	onHold    bool
-	// excused says that the run has failures for which no grant is needed: the sidecar was not there, or it was the pod's own turn.
+	// excused says that the run has failures for which no grant is needed: it was the pod's own turn.
 	excused bool
 }
 
@@ -55,7 +58,10 @@ func (c *container) probeOnce(ctx context.Context) bool {
 	if !c.pod.deleted.IsZero() {
 		return false
 	}
-	result := c.pod.check(c)
+	result := c.ask(ctx)
+	if !c.pod.deleted.IsZero() || ctx.Err() != nil {
+		return false
+	}
 	s.Detail("%s of %s is checked: %d", c.name(), c.pod.name, result)
 	s.settle(c.pod)
 	if result == errored {
@@ -69,8 +75,8 @@ func (c *container) probeOnce(ctx context.Context) bool {
 	if result == success {
 		return true
 	}
-	w.excused = w.excused || c.pod.sidecarDown || s.ownTurn(c.pod)
-	if w.run < int(c.probe.FailureThreshold) {
+	w.excused = w.excused || s.ownTurn(c.pod)
+	if w.run < int(s.kubelet(c.probe).FailureThreshold) {
 		return true
 	}
 	excused := w.excused
@@ -78,6 +84,43 @@ func (c *container) probeOnce(ctx context.Context) bool {
 	s.restarts(c, excused)
 	c.restart(ctx)
 	return true
+}
+
+// kubelet returns what the kubelet has of a probe.
+func (s *simulation) kubelet(p mesh.Probe) webhook.Kubelet {
+	if s.variant == usersNumbers {
+		return webhook.Kubelet{TimeoutSeconds: p.TimeoutSeconds + 1, FailureThreshold: p.FailureThreshold}
+	}
+	return webhook.KubeletOf(p)
+}
+
+// unanswered is how long the kernel of a node tries to connect (net.ipv4.tcp_syn_retries = 6).
+const unanswered = 127 * time.Second
+
+// ask waits for the answer of the agent until the time-out: while the agent is stopped nobody answers, while there is no sidecar the connection waits
+// (dpagent/redirect), and if it ends then it is reset. mu is held, but not while it waits.
+func (c *container) ask(ctx context.Context) answer {
+	s, p := c.pod.sim, c.pod
+	timeout := time.Duration(s.kubelet(c.probe).TimeoutSeconds) * time.Second
+	asked, connected, sidecar := time.Now(), !p.sidecarDown, p.sidecars
+	for {
+		waited := time.Since(asked)
+		switch {
+		case connected && sidecar != p.sidecars, waited >= timeout, !connected && waited >= unanswered:
+			return failure
+		case !connected && !p.sidecarDown:
+			connected, sidecar = true, p.sidecars
+			continue
+		case connected && !p.stopped:
+			return p.check(c)
+		}
+		s.mu.Unlock()
+		ok := pause(ctx, 100*time.Millisecond)
+		s.mu.Lock()
+		if !ok {
+			return errored
+		}
+	}
 }
 
 // restart ends the container, and starts another one. mu is held.

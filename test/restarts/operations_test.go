@@ -79,6 +79,11 @@ var operations = []operation{
 			s.restartSidecar(ctx, p)
 		}
 	}},
+	{3, 0, func(s *simulation, ctx context.Context) {
+		all := s.live(anymesh.Pick(s.random, s.workloads...))
+		all = slices.DeleteFunc(all, func(p *pod) bool { return !s.mayEnd(p) })
+		s.stopAgents(ctx, all, anymesh.Pick(s.random, 30*time.Second, 2*time.Minute))
+	}},
 	{3, 0, func(s *simulation, _ context.Context) {
 		if p := s.anyPod(); p != nil {
 			s.Note("the connections of %s break", p.name)
@@ -168,33 +173,74 @@ func (p *pod) agentAgain(ctx context.Context) {
 	}
 }
 
-// restartSidecar has the agent lose all it knows. It is back before the kubelet's threshold.
+// restartSidecar has the agent lose all it knows.
 func (s *simulation) restartSidecar(ctx context.Context, p *pod) {
-	s.mu.Lock()
-	down := time.Minute
-	for _, c := range p.containers {
-		run := 0
-		if c.worker.last == failure {
-			run = c.worker.run
-		}
-		spare := int(c.probe.FailureThreshold) - 1 - run
-		down = min(down, time.Duration(spare)*time.Duration(c.probe.PeriodSeconds)*time.Second)
-	}
-	if down <= 0 || p.agent == nil {
-		s.mu.Unlock()
+	if !s.mayEnd(p) {
 		return
 	}
-	p.sidecarDown = true
-	s.mu.Unlock()
-	s.Note("the sidecar of %s restarts, and is away for less than %s", p.name, down)
+	s.endSidecar(p)
+	s.wait(ctx, time.Duration(s.random.Int64N(int64(time.Minute))))
+	s.beginSidecar(ctx, p)
+}
+
+// mayEnd reports whether the kubelet has room for the failure with which the sidecar of a pod ends.
+func (s *simulation) mayEnd(p *pod) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range p.containers {
+		if c.worker.last == failure && c.worker.run+1 >= int(s.kubelet(c.probe).FailureThreshold) {
+			return false
+		}
+	}
+	return p.agent != nil
+}
+
+func (s *simulation) endSidecar(p *pod) {
+	s.Note("the sidecar of %s ends", p.name)
 	s.disturb()
+	s.mu.Lock()
+	p.sidecarDown, p.stopped = true, false
+	p.sidecars++
+	s.mu.Unlock()
 	p.stopAgent()
 	p.keep(nil)
-	s.wait(ctx, time.Duration(s.random.Int64N(int64(down)))-secondStep)
+}
+
+func (s *simulation) beginSidecar(ctx context.Context, p *pod) {
+	s.Note("the sidecar of %s is back", p.name)
 	p.agentAgain(ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p.sidecarDown, p.forgot = false, time.Now()
+}
+
+// hungFor is how long the kubelet takes to end a sidecar that is silent: three time-outs of its liveness probe, and the grace period.
+const hungFor = 3*30*time.Second + 10*time.Second
+
+// stopAgents has the sidecars of pods stop, as by SIGSTOP, for that long. The kubelet ends those that hang for longer than hungFor.
+func (s *simulation) stopAgents(ctx context.Context, pods []*pod, d time.Duration) {
+	s.mu.Lock()
+	for _, p := range pods {
+		s.Note("the processes in the sidecar of %s stop for %s", p.name, d)
+		p.stopped = true
+	}
+	s.mu.Unlock()
+	s.disturb()
+	s.wait(ctx, min(d, hungFor))
+	if d >= hungFor {
+		for _, p := range pods {
+			s.endSidecar(p)
+		}
+		s.wait(ctx, time.Duration(s.random.Int64N(int64(time.Minute))))
+		for _, p := range pods {
+			s.beginSidecar(ctx, p)
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range pods {
+		p.stopped = false
+	}
 }
 
 // stopBeforeGrant has the leader stop before it writes the grant of one pod, and others fail meanwhile.

@@ -13,16 +13,17 @@ import (
 
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
-	"github.com/sonde-mesh/sonde/test/virtual"
+	"github.com/sonde-mesh/sonde/test/virtualplane"
 )
 
 // workload is a Deployment.
 type workload struct {
-	name     string
-	replicas int
-	probes   []mesh.Probe // of its containers
-	template int
-	bad      map[int]*fault // what is wrong with all pods of a template
+	namespace string
+	name      string
+	replicas  int
+	probes    []mesh.Probe // of its containers
+	template  int
+	bad       map[int]*fault // what is wrong with all pods of a template
 	// unhelpful are the grants, by template, of restarts that a leader has found not to have helped.
 	unhelpful map[int]map[string]bool
 	away      *agentv1.WhenAway
@@ -58,8 +59,11 @@ type pod struct {
 	keeping        sync.Mutex
 	kept           *agentv1.Restarts // guarded by keeping
 	sidecarDown    bool
+	sidecars       int       // that have ended
+	stopped        bool      // all processes of the sidecar are
 	forgot         time.Time // when its agent has lost what it knew
 	lost           time.Time // since when the agent has no session, zero while it has one
+	connected      time.Time // when it has got its last session
 	ready          bool
 	deleted        time.Time
 	gone           bool
@@ -100,7 +104,7 @@ func (c *container) ready() bool {
 }
 
 // proxy is the name of the Dataplane.
-func (p *pod) proxy() string { return p.name + "." + namespace }
+func (p *pod) proxy() string { return p.name + "." + p.of.namespace }
 
 func (p *pod) id() mesh.ID { return mesh.MakeID(mesh.DefaultMesh, p.proxy()) }
 
@@ -173,7 +177,7 @@ func (p *pod) object() *corev1.Pod {
 	o := &corev1.Pod{
 		TypeMeta: metav1.TypeMeta{Kind: "Pod", APIVersion: "v1"},
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: namespace, Name: p.name, UID: types.UID(p.uid), Annotations: map[string]string{mesh.AnnotationGuardedLiveness: "enabled"},
+			Namespace: p.of.namespace, Name: p.name, UID: types.UID(p.uid), Annotations: map[string]string{mesh.AnnotationGuardedLiveness: "enabled"},
 			Labels:          map[string]string{"app": p.of.name, "pod-template-hash": p.hash, mesh.LabelMesh: mesh.DefaultMesh},
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: p.of.name + "-" + p.hash, Controller: new(true)}},
 		},
@@ -223,7 +227,7 @@ func (s *simulation) startPod(ctx context.Context, w *workload) {
 	s.mu.Lock()
 	w.pods = append(w.pods, p)
 	s.mu.Unlock()
-	s.tell(func(r *replica) { r.Pipeline.Builder.Set(virtual.SourceObjects, p.dataplane()) })
+	s.tell(func(r *replica) { r.Pipeline.Builder.Set(virtualplane.SourceObjects, p.dataplane()) })
 	p.startAgent(ctx)
 	p.tasks.Go(func() { p.writeStatus(ctx) })
 	s.mu.Lock()
@@ -266,8 +270,8 @@ func (s *simulation) endPod(p *pod) {
 		p.available, p.availableSince = false, time.Now()
 	}
 	s.mu.Unlock()
-	if _, err := s.api.remove("pods", namespace+"/"+p.name); err != nil {
+	if _, err := s.api.remove("pods", p.of.namespace+"/"+p.name); err != nil {
 		s.Detail("%v", err) // its status was never written
 	}
-	s.tell(func(r *replica) { r.Pipeline.Builder.Delete(virtual.SourceObjects, p.dataplane().Key()) })
+	s.tell(func(r *replica) { r.Pipeline.Builder.Delete(virtualplane.SourceObjects, p.dataplane().Key()) })
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/sonde-mesh/sonde/controller/watch"
 	"github.com/sonde-mesh/sonde/controlplane"
 	"github.com/sonde-mesh/sonde/identity"
-	"github.com/sonde-mesh/sonde/test/virtual"
+	"github.com/sonde-mesh/sonde/test/virtualplane"
 )
 
 const (
@@ -30,7 +30,7 @@ const (
 
 // replica is one process of the control plane, with all that restarts depend on.
 type replica struct {
-	*virtual.Replica
+	*virtualplane.Replica
 	name, host string
 	sim        *simulation
 	transport  *transport
@@ -49,10 +49,10 @@ func (s *simulation) newReplica(ctx context.Context, name, host string, ahead ti
 	ctx, r.stop = context.WithCancel(ctx)
 	err := r.openRestarts()
 	if err == nil {
-		r.Replica, err = virtual.NewReplica(ctx, virtual.ReplicaOptions{
+		r.Replica, err = virtualplane.NewReplica(ctx, virtualplane.ReplicaOptions{
 			Name: name, Host: host, Network: s.network, Secrets: s.secrets.Client(func() time.Duration { return 0 }), Tokens: tokens{}, Logger: s.log(name),
 			ConnectionAge: connectionAge, Late: func(ctx context.Context) bool { return pause(ctx, s.latency(longestWatch)) },
-			Agents: func(_ *virtual.Replica, o *agents.Options) {
+			Agents: func(_ *virtualplane.Replica, o *agents.Options) {
 				o.Restarts = told{controlplane.SessionRestarts(r.restarts), s}
 			},
 		})
@@ -63,7 +63,10 @@ func (s *simulation) newReplica(ctx context.Context, name, host string, ahead ti
 	}
 	r.read()
 	r.Peers.Follow(s.addresses())
-	r.Start(ctx, r.restarts.Run)
+	if err := r.Start(ctx, r.restarts.Run); err != nil {
+		r.stop()
+		return nil, err
+	}
 	return r, nil
 }
 
@@ -86,9 +89,9 @@ func (r *replica) openRestarts() error {
 		}
 	}
 	r.restarts = restarts.New(restarts.Options{
-		Watching: watching, Grants: clients[0], Writing: clients[1], Pods: client.CoreV1(), Logger: r.sim.log(r.name),
+		Watching: watching, Grants: clients[0], Writing: clients[1], Pods: client.CoreV1(), Logger: r.sim.log(r.name), Settings: r.sim.settings,
 		Namespaces: func() map[string]bool { return nil }, WithoutGrants: func() map[watch.Key]bool { return nil }, Record: func(events.Event) {},
-		Liveness: func() map[watch.Key]restarts.Liveness { return controlplane.LivenessOf(r.Agents.PodLiveness()) },
+		Liveness: func() map[watch.Key]agentv1.ReportedLiveness { return controlplane.LivenessOf(r.Agents.PodLiveness()) },
 		Tell:     func(pod watch.Key) { r.Agents.WakeRestarts(mesh.MakeID(mesh.DefaultMesh, pod.Name+"."+pod.Namespace)) },
 	})
 	return nil
@@ -153,7 +156,7 @@ func (r *replica) end() {
 
 // log is of a process, and goes into the journal.
 func (s *simulation) log(of string) *slog.Logger {
-	return virtual.Log(func(line string) { s.Detail("%s: %s", of, line) })
+	return virtualplane.Log(func(line string) { s.Detail("%s: %s", of, line) })
 }
 
 // tokens are the names of proxies and the UIDs of their pods.
@@ -170,9 +173,9 @@ func (r *replica) read() {
 	m := &mesh.Mesh{Name: mesh.DefaultMesh}
 	m.Spec.MTLS = &mesh.MTLS{EnabledBackend: "ca", Backends: []mesh.Backend{{Name: "ca", Type: mesh.BackendBuiltin}}}
 	m.SetDefaults()
-	r.Pipeline.Builder.Set(virtual.SourceObjects, m)
+	r.Pipeline.Builder.Set(virtualplane.SourceObjects, m)
 	for _, d := range r.sim.dataplanes() {
-		r.Pipeline.Builder.Set(virtual.SourceObjects, d)
+		r.Pipeline.Builder.Set(virtualplane.SourceObjects, d)
 	}
-	r.Pipeline.Builder.Synced(virtual.SourceObjects)
+	r.Pipeline.Builder.Synced(virtualplane.SourceObjects)
 }

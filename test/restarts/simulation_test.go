@@ -14,9 +14,11 @@ import (
 
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
+	"github.com/sonde-mesh/sonde/restartbudget"
 	"github.com/sonde-mesh/sonde/test/anymesh"
 	"github.com/sonde-mesh/sonde/test/seeded"
-	"github.com/sonde-mesh/sonde/test/virtual"
+	"github.com/sonde-mesh/sonde/test/virtualplane"
 )
 
 const (
@@ -34,6 +36,7 @@ const (
 	whole variant = iota
 	forgetful
 	withoutEpochs
+	usersNumbers // the kubelet has those that the user has written
 )
 
 // simulation is one schedule: replicas of a control plane, an API server, and pods.
@@ -42,8 +45,9 @@ type simulation struct {
 	random    *rand.Rand
 	variant   variant
 	oldServer bool
+	settings  restartbudget.Settings
 	network   *virtual.Network
-	secrets   *virtual.Secrets
+	secrets   *virtualplane.Secrets
 	api       *apiServer
 	roots     *x509.CertPool
 	workloads []*workload
@@ -65,6 +69,7 @@ type simulation struct {
 	away    time.Time               // until when the API server does not answer
 	ready   []string                // hosts of replicas to which the Service leads
 	trouble time.Time               // when something has happened last that may keep agents and leaders from each other
+	hinders []time.Time             // when that was so, or the API server was away, or a replica was stopped
 	itself  []string                // replicas that have stopped since the trap was set
 	dying   []string                // replicas that are to be killed
 	stops   [][2]time.Time          // from when until when a replica was stopped
@@ -77,7 +82,7 @@ type simulation struct {
 func newSimulation(j *seeded.Journal, seed uint64, v variant) *simulation {
 	s := &simulation{
 		Journal: j, random: rand.New(rand.NewPCG(seed, 53)), draws: rand.New(rand.NewPCG(seed, 59)), variant: v, network: virtual.NewNetwork(),
-		secrets: virtual.NewSecrets(func(string, []byte) {}), replicas: map[string]*replica{}, thaws: map[string]time.Time{}, granted: map[string]*granted{}, clocks: map[int64]time.Duration{},
+		secrets: virtualplane.NewSecrets(func(string, []byte) {}), replicas: map[string]*replica{}, thaws: map[string]time.Time{}, granted: map[string]*granted{}, clocks: map[int64]time.Duration{},
 		epoch: 1,
 	}
 	s.api = newAPIServer(s.wroteGrant)
@@ -113,6 +118,27 @@ func (s *simulation) disturb() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.trouble = time.Now()
+	s.hinders = append(s.hinders, s.trouble)
+}
+
+// hindered notes that the API server is away, or that a replica is stopped, whose agents do not hear of anything.
+func (s *simulation) hindered() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.hinders = append(s.hinders, time.Now())
+}
+
+// calmFor reports whether since a time nothing has hindered leaders and agents for so long at a stretch. mu is held.
+func (s *simulation) calmFor(d time.Duration, since time.Time) bool {
+	for _, at := range s.hinders {
+		if at.Sub(since) >= d {
+			return true
+		}
+		if at.After(since) {
+			since = at
+		}
+	}
+	return time.Since(since) >= d
 }
 
 // calmSince returns for how long all has been well with the control plane. mu is held.
@@ -149,7 +175,7 @@ func (s *simulation) anyReplica() *replica {
 func (s *simulation) addresses() map[string]string {
 	all := map[string]string{}
 	for name, r := range s.replicas {
-		all[name] = r.host + virtual.PeersPort
+		all[name] = r.host + virtualplane.PeersPort
 	}
 	return all
 }
@@ -212,9 +238,13 @@ func (s *simulation) end() {
 	}
 }
 
+func newWorkload(name string, replicas int) *workload {
+	return &workload{namespace: namespace, name: name, replicas: replicas, bad: map[int]*fault{}, unhelpful: map[int]map[string]bool{}, away: &agentv1.WhenAway{}}
+}
+
 // addWorkload adds a Deployment with all its pods.
 func (s *simulation) addWorkload(ctx context.Context, name string) {
-	w := &workload{name: name, replicas: 1 + s.random.IntN(5), bad: map[int]*fault{}, unhelpful: map[int]map[string]bool{}, away: &agentv1.WhenAway{}}
+	w := newWorkload(name, 1+s.random.IntN(5))
 	for i := range 1 + s.random.IntN(4)/3 {
 		w.probes = append(w.probes, mesh.Probe{
 			Container: fmt.Sprint("app", i), Type: mesh.ProbeLiveness, Guarded: true, HTTPGet: &mesh.HTTPGetProbe{Path: "/alive", Port: int32(8080 + i)},
@@ -231,7 +261,12 @@ func (s *simulation) addWorkload(ctx context.Context, name string) {
 	case 1:
 		w.away = &agentv1.WhenAway{Policy: agentv1.WhenAway_NATIVE, After: durationpb.New(time.Minute)}
 	}
-	s.Note("%s has %d pods of %d containers, while away %v", name, w.replicas, len(w.probes), w.away)
+	s.deploy(ctx, w, budget)
+}
+
+// deploy makes a Deployment and its pods, of which so many may be unavailable.
+func (s *simulation) deploy(ctx context.Context, w *workload, budget int) {
+	s.Note("%s has %d pods of %d containers, while away %v", w.name, w.replicas, len(w.probes), w.away)
 	s.workloads = append(s.workloads, w)
 	s.putDeployment(w)
 	s.setBudget(w, budget)
@@ -273,8 +308,11 @@ func (s *simulation) step(ctx context.Context) {
 		s.startReplica(ctx)
 	}
 	s.elect(ctx)
-	if s.leader == nil {
+	switch {
+	case s.leader == nil:
 		s.disturb()
+	case s.apiAway() || len(s.thaws) > 0:
+		s.hindered()
 	}
 	if !s.apiAway() {
 		s.reconcile(ctx)

@@ -18,7 +18,8 @@ import (
 // at once: they are reserved.
 const late = 25 * time.Second
 
-// lateness is how long it may take until an agent knows that a grant is over, beside its period: it is the leader's write, and a watch.
+// lateness is how long an agent may take to learn that a grant is over, beside its period, while nothing is in the way:
+// it is the leader's write, and a watch.
 const lateness = 15 * time.Second
 
 // granted is what is known of a RestartGrant.
@@ -162,16 +163,29 @@ func (s *simulation) restarts(c *container, excused bool) {
 		s.Wrong("%s of %s %s", c.name(), c.pod.name, noGrant)
 		return
 	}
-	if s.variant == whole && r.grant.late && time.Since(r.grant.at) < lateness {
+	if s.variant == whole && r.grant.late && !s.mustKnow(c.pod, r.grant.at) {
 		s.Note("before the leader could take that back")
 		r.grant = nil // no budget is promised for it, and it is unavailable as any other
 		return
 	}
-	if !r.grant.refunded.IsZero() && time.Since(r.grant.refunded) > lateness {
+	if !r.grant.refunded.IsZero() && s.mustKnow(c.pod, r.grant.refunded) {
 		s.Wrong("%s of %s restarts by grant %s, which was refunded %s ago", c.name(), c.pod.name, r.grant.name, time.Since(r.grant.refunded))
 	}
 	s.checkInProgress(r)
 	s.checkUnavailable(r)
+}
+
+// mustKnow reports whether the agent of a pod has had the time to learn that a grant is over: it has a session, and
+// since then nothing was in the way for lateness at a stretch. While the API server is away or no replica leads, no
+// grant is taken back. mu is held.
+func (s *simulation) mustKnow(p *pod, over time.Time) bool {
+	if !p.lost.IsZero() {
+		return false
+	}
+	if over.Before(p.connected) {
+		over = p.connected
+	}
+	return s.calmFor(lateness, over)
 }
 
 // What is wrong.

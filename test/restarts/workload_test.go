@@ -68,7 +68,7 @@ func (s *simulation) available(w *workload) (n int) {
 // putDeployment writes the Deployment of a workload.
 func (s *simulation) putDeployment(w *workload) {
 	s.api.put("deployments", &appsv1.Deployment{
-		TypeMeta: metav1.TypeMeta{Kind: "Deployment", APIVersion: "apps/v1"}, ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: w.name},
+		TypeMeta: metav1.TypeMeta{Kind: "Deployment", APIVersion: "apps/v1"}, ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: w.name},
 		Spec: appsv1.DeploymentSpec{Replicas: new(int32(w.replicas))},
 	})
 }
@@ -79,12 +79,12 @@ func (s *simulation) setBudget(w *workload, pods int) {
 	allowed := pods
 	if pods < 0 {
 		allowed = max(w.replicas/4, 1)
-		if _, err := s.api.remove("poddisruptionbudgets", namespace+"/"+w.name); err != nil {
+		if _, err := s.api.remove("poddisruptionbudgets", w.namespace+"/"+w.name); err != nil {
 			s.Detail("%v", err) // there was none
 		}
 	} else {
 		s.api.put("poddisruptionbudgets", &policyv1.PodDisruptionBudget{
-			TypeMeta: metav1.TypeMeta{Kind: "PodDisruptionBudget", APIVersion: "policy/v1"}, ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: w.name},
+			TypeMeta: metav1.TypeMeta{Kind: "PodDisruptionBudget", APIVersion: "policy/v1"}, ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: w.name},
 			Spec: policyv1.PodDisruptionBudgetSpec{
 				MaxUnavailable: new(intstr.FromInt32(int32(pods))), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": w.name}},
 			},

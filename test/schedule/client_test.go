@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/sonde-mesh/sonde/xds/envoysim"
+	"github.com/sonde-mesh/sonde/internal/testing/envoysim"
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
-	"github.com/sonde-mesh/sonde/store/storetest"
+	"github.com/sonde-mesh/sonde/internal/testing/storetest"
 	"github.com/sonde-mesh/sonde/test/anymesh"
 )
 

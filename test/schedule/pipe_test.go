@@ -9,8 +9,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/sonde-mesh/sonde/internal/testing/envoysim"
 	"github.com/sonde-mesh/sonde/xds"
-	"github.com/sonde-mesh/sonde/xds/envoysim"
 )
 
 // Number of unread responses and requests that a stream holds: a proxy that does not read soon blocks Send.

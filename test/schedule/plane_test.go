@@ -10,10 +10,11 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/sonde-mesh/sonde/controlplane"
+	"github.com/sonde-mesh/sonde/internal/testing/envoysim"
 	"github.com/sonde-mesh/sonde/meshview"
 	"github.com/sonde-mesh/sonde/store"
+	"github.com/sonde-mesh/sonde/test/virtualplane"
 	"github.com/sonde-mesh/sonde/xds"
-	"github.com/sonde-mesh/sonde/xds/envoysim"
 )
 
 // Sources of the builder: a directory of files, and one that reports each change at once.
@@ -46,16 +47,13 @@ func startPlane(ctx context.Context, s *simulation) *plane {
 		XDS:    xds.Options{DrainTime: drainTime},
 		Logger: slog.New(slog.NewTextHandler(wrongs{s}, &slog.HandlerOptions{Level: slog.LevelError})),
 	}, func(context.Context, string, *meshview.Proxy) error { return nil })
-	dir := store.NewDir(store.DirOptions{Path: s.directory, Builder: p.Builder, Source: sourceFiles, Logger: slog.New(slog.NewTextHandler(details{s}, nil))})
+	dir := store.NewDir(store.DirOptions{
+		Path: s.directory, Builder: p.Builder, Source: sourceFiles, Logger: slog.New(slog.NewTextHandler(details{s}, nil)), Watcher: virtualplane.NoWatcher,
+	})
 
 	p.ctx, p.stop = context.WithCancel(ctx)
 	p.stages, ctx = errgroup.WithContext(p.ctx)
-	p.stages.Go(func() error {
-		if err := withoutWatch(); err != nil {
-			return err
-		}
-		return dir.Run(ctx)
-	})
+	p.stages.Go(func() error { return dir.Run(ctx) })
 	p.stages.Go(func() error { return p.Run(ctx) })
 	return p
 }

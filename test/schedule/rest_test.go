@@ -9,10 +9,10 @@ import (
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/generator"
+	"github.com/sonde-mesh/sonde/internal/testing/envoysim"
 	"github.com/sonde-mesh/sonde/meshview"
 	"github.com/sonde-mesh/sonde/store"
 	"github.com/sonde-mesh/sonde/test/anymesh"
-	"github.com/sonde-mesh/sonde/xds/envoysim"
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 

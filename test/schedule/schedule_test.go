@@ -13,11 +13,12 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/sonde-mesh/sonde/internal/testing/slowtest"
 	"github.com/sonde-mesh/sonde/test/seeded"
 )
 
-// schedules are played by themselves.
-const schedules = 1000
+// schedules are played at night, and few in other runs; more by hand: SONDE_TEST_SEEDS=10000.
+const schedules, few = 1000, 50
 
 func TestMain(m *testing.M) {
 	debug.SetGCPercent(1000) // there is little live memory and much garbage
@@ -31,7 +32,7 @@ func TestSchedules(t *testing.T) {
 		play(t, seed)
 		return
 	}
-	all := seeded.Count(schedules)
+	all := slowtest.Rounds(schedules, few)
 	first := min(all, max(10, all/10))
 	seeded.Range(t, 0, first, play)
 	before := inUse()

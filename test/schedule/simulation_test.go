@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/internal/testing/envoysim"
 	"github.com/sonde-mesh/sonde/test/anymesh"
 	"github.com/sonde-mesh/sonde/test/seeded"
-	"github.com/sonde-mesh/sonde/xds/envoysim"
 )
 
 // simulation is one schedule: what the sources should contain, a control plane, and clients.

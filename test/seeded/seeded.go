@@ -1,5 +1,5 @@
 // Package seeded plays random schedules in virtual time (testing/synctest). A seed is a schedule: a failure prints the seed, with the command that plays
-// it again, and what has happened.
+// it again, and what has happened. SONDE_TEST_SEEDS says how many are played (slowtest.Rounds).
 package seeded
 
 import (
@@ -15,17 +15,9 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/sonde-mesh/sonde/internal/slowtest"
 )
 
-var (
-	oneSeed   = flag.Int64("seed", -1, "play the one schedule of this seed, and write down each message")
-	schedules = flag.Int("schedules", 0, "play so many schedules, 0 for as many as each test plays by itself")
-)
-
-// fewSchedules are enough for a short run.
-const fewSchedules = 50
+var oneSeed = flag.Int64("seed", -1, "play the one schedule of this seed, and write down each message")
 
 // Setup is called by TestMain.
 func Setup() {
@@ -37,14 +29,6 @@ func Setup() {
 
 // One returns the seed of the one schedule that is asked for, and false if all are.
 func One() (seed uint64, is bool) { return uint64(*oneSeed), *oneSeed >= 0 }
-
-// Count returns how many schedules to play of a test that plays this many by itself.
-func Count(own int) int {
-	if *schedules > 0 {
-		own = *schedules
-	}
-	return slowtest.Rounds(own, fewSchedules)
-}
 
 // Range plays the schedules of these seeds, several at once.
 func Range(t *testing.T, from, to int, play func(t *testing.T, seed uint64)) {

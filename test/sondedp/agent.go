@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
-	"github.com/sonde-mesh/sonde/internal/logtest"
+	"github.com/sonde-mesh/sonde/internal/testing/logtest"
 	"github.com/sonde-mesh/sonde/test/harness"
 )
 
@@ -71,7 +71,7 @@ func Run(cmd *exec.Cmd, address string) (*Agent, error) {
 		case <-ctx.Done():
 		}
 	}()
-	err := harness.Poll(ctx, limit, "sonde-dp probes to listen", func(ctx context.Context) error {
+	err := harness.Poll(ctx, "sonde-dp probes to listen", func(ctx context.Context) error {
 		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", a.Address)
 		if err != nil {
 			return err

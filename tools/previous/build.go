@@ -17,7 +17,7 @@ import (
 )
 
 // file names the commit, in the repository.
-const file = "test/upgrade/previous"
+const file = "test/real/upgrade/previous"
 
 // errMissing says that there is nothing to build from.
 var errMissing = errors.New("the release before is not in this history: git fetch --unshallow gets all of it, and an archive of the sources has none")

@@ -94,8 +94,8 @@ func TestWhatCannotBeBuilt(t *testing.T) {
 		want    string
 	}{
 		"another history": {other, true, "git fetch --unshallow"},
-		"a short commit":  {"0123456", false, `test/upgrade/previous: "0123456": must be a commit, 40 hexadecimal digits`},
-		"no commit":       {"# none", false, "test/upgrade/previous: names no commit"},
+		"a short commit":  {"0123456", false, `test/real/upgrade/previous: "0123456": must be a commit, 40 hexadecimal digits`},
+		"no commit":       {"# none", false, "test/real/upgrade/previous: names no commit"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

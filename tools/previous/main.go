@@ -1,5 +1,5 @@
 // Command previous builds the release before this one, and prints the directory that it is in: bin/ has its programs, chart/ its chart, and with --image
-// image.tar is its image. test/upgrade/previous names its commit, and the cache keeps what is built.
+// image.tar is its image. test/real/upgrade/previous names its commit, and the cache keeps what is built.
 package main
 
 import (

@@ -13,6 +13,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/sonde-mesh/sonde/internal/run"
 	"github.com/sonde-mesh/sonde/partition"
 	"github.com/sonde-mesh/sonde/watchdog/config"
 	"github.com/sonde-mesh/sonde/watchdog/leases"
@@ -66,7 +67,7 @@ type Options struct {
 type Cluster struct {
 	o        Options
 	config   atomic.Pointer[config.Cluster]
-	wake     chan struct{} // the configuration has changed
+	wake     run.Signal // the configuration has changed
 	ledger   *ledger
 	tracker  leases.Tracker
 	state    partition.State
@@ -95,7 +96,7 @@ const (
 
 // New returns a Cluster. Run watches it.
 func New(o Options, c *config.Cluster, accepted metav1.Condition) *Cluster {
-	w := &Cluster{o: o, wake: make(chan struct{}, 1), ledger: &ledger{store: o.Statuses, epoch: o.Epoch}}
+	w := &Cluster{o: o, wake: run.NewSignal(), ledger: &ledger{store: o.Statuses, epoch: o.Epoch}}
 	w.config.Store(c)
 	w.ledger.accepted.Store(&accepted)
 	w.worker.scaler = &scale.Scaler{Objects: o.Objects, Journal: w.ledger, Report: w.acted, DryRun: o.DryRun}
@@ -109,10 +110,7 @@ func (c *Cluster) Configure(to *config.Cluster, accepted metav1.Condition) {
 		c.config.Store(to)
 	}
 	c.ledger.accepted.Store(&accepted)
-	select {
-	case c.wake <- struct{}{}:
-	default: // it was not taken since the last time
-	}
+	c.wake.Set()
 }
 
 // Snapshot returns what is known, nil before the first probe. It must not be changed.

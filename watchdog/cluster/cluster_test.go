@@ -9,6 +9,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 	"github.com/sonde-mesh/sonde/partition"
 	"github.com/sonde-mesh/sonde/watchdog/scale"
 )
@@ -66,27 +67,25 @@ func TestLeases(t *testing.T) {
 		"an error that says no cause": {nodes: 4, then: func(w *world) { w.change(func() { w.apiErr["open"] = errCut }); w.cut(true) }, want: up},
 	}
 	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(tc.nodes)
-				_, _, stop := w.lead(t.Context(), 1)
-				defer stop()
-				after(time.Minute)
-				if tc.begin != nil {
-					tc.begin(w)
+		virtual.Run(t, name, func(t *testing.T) {
+			w := newWorld(tc.nodes)
+			_, _, stop := w.lead(t.Context(), 1)
+			defer stop()
+			after(time.Minute)
+			if tc.begin != nil {
+				tc.begin(w)
+			}
+			after(2 * time.Minute)
+			tc.then(w)
+			after(3 * time.Minute)
+			if got := w.replicas(); got != tc.want {
+				t.Errorf("%s, want %s; actions %q", got, tc.want, w.actions)
+			}
+			if tc.want == up {
+				if err := w.left(); err != nil {
+					t.Error(err)
 				}
-				after(2 * time.Minute)
-				tc.then(w)
-				after(3 * time.Minute)
-				if got := w.replicas(); got != tc.want {
-					t.Errorf("%s, want %s; actions %q", got, tc.want, w.actions)
-				}
-				if tc.want == up {
-					if err := w.left(); err != nil {
-						t.Error(err)
-					}
-				}
-			})
+			}
 		})
 	}
 }
@@ -126,6 +125,48 @@ func outage(what string, cause partition.Cause) func(*world) {
 		after(time.Minute)
 		w.change(func() { delete(w.apiErr, what) })
 	}
+}
+
+// Kubelets that get through once in each expiry do not have dependants be scaled up and down in turn, however often the cluster is probed. Once they get
+// through regularly, dependants are up after one expiry.
+func TestRenewedOncePerExpiry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(4)
+		c, _, stop := w.lead(t.Context(), 1)
+		defer stop()
+		conf := *c.config.Load()
+		conf.Probe.Interval = 2 * time.Second
+		conf.Dependants = slices.Clone(conf.Dependants)
+		conf.Dependants[1].Up.Delay = 0
+		c.Configure(&conf, metav1.Condition{Type: "Accepted", Status: metav1.ConditionTrue, Reason: "Accepted"})
+		after(time.Minute)
+		w.cut(true)
+		after(2 * time.Minute)
+		began := len(w.actions)
+		for range 10 {
+			w.change(func() {
+				for _, n := range w.nodes {
+					n.renewed, n.written = time.Now(), time.Now()
+				}
+			})
+			after(conf.Judge.Silence + 5*time.Second)
+			if got := w.replicas(); got != down {
+				t.Fatalf("%s after a renewal, want %s; actions %q", got, down, w.actions[began:])
+			}
+		}
+		if n := len(w.actions); n != began {
+			t.Errorf("actions %q, want none", w.actions[began:])
+		}
+		w.cut(false)
+		after(conf.Judge.Silence)
+		if got := w.replicas(); got != down {
+			t.Errorf("%s within an expiry, want %s", got, down)
+		}
+		after(renewEvery + 30*time.Second) // until the first renewal, and what the levels take
+		if got := w.replicas(); got != up {
+			t.Errorf("%s after an expiry, want %s", got, up)
+		}
+	})
 }
 
 // Dependants are down before the first node is Unknown, which it is after 40 s without a renewal.
@@ -225,23 +266,21 @@ func TestBacksOff(t *testing.T) {
 		"asked for a blink": {fails(partition.Throttled, time.Second), 10 * time.Second},
 	}
 	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(2)
-				c, _, stop := w.lead(t.Context(), 1)
-				defer stop()
-				conf := *c.config.Load()
-				conf.Probe.Jitter, conf.Probe.Throttled = 0, 25*time.Second
-				c.Configure(&conf, metav1.Condition{Type: "Accepted", Status: metav1.ConditionTrue, Reason: "Accepted"})
-				w.change(func() { w.apiErr["version"] = tc.err })
-				after(10 * time.Minute)
-				w.mu.Lock()
-				defer w.mu.Unlock()
-				n := len(w.probes)
-				if between := w.probes[n-1].Sub(w.probes[n-2]); between != tc.want {
-					t.Errorf("probes are %s apart, want %s", between, tc.want)
-				}
-			})
+		virtual.Run(t, name, func(t *testing.T) {
+			w := newWorld(2)
+			c, _, stop := w.lead(t.Context(), 1)
+			defer stop()
+			conf := *c.config.Load()
+			conf.Probe.Jitter, conf.Probe.Throttled = 0, 25*time.Second
+			c.Configure(&conf, metav1.Condition{Type: "Accepted", Status: metav1.ConditionTrue, Reason: "Accepted"})
+			w.change(func() { w.apiErr["version"] = tc.err })
+			after(10 * time.Minute)
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			n := len(w.probes)
+			if between := w.probes[n-1].Sub(w.probes[n-2]); between != tc.want {
+				t.Errorf("probes are %s apart, want %s", between, tc.want)
+			}
 		})
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/sonde-mesh/sonde/internal/slowtest"
+	"github.com/sonde-mesh/sonde/internal/testing/slowtest"
 	"github.com/sonde-mesh/sonde/partition"
 	"github.com/sonde-mesh/sonde/watchdog/scale"
 )
@@ -23,7 +23,7 @@ func TestSchedules(t *testing.T) {
 	for part := range uint64(parts) {
 		t.Run(strconv.FormatUint(part, 10), func(t *testing.T) {
 			t.Parallel()
-			for i := range uint64(slowtest.Rounds(schedules, 500) / parts) {
+			for i := range uint64(slowtest.Rounds(10_000, 500) / parts) {
 				seed := i*parts + part
 				synctest.Test(t, func(t *testing.T) {
 					s := &schedule{world: newWorld(2), r: rand.New(rand.NewPCG(seed, 29)), want: map[string]int32{"kcm": 2, "mcm": 1, "ca": 1}}

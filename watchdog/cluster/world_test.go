@@ -305,7 +305,7 @@ func conf() *config.Cluster {
 	}
 	c := &config.Cluster{
 		Probe:      config.Probe{Interval: config.DefaultProbeInterval, Jitter: config.DefaultJitter, Timeout: config.DefaultProbeTimeout, Throttled: config.DefaultThrottled},
-		Judge:      partition.Settings{Silence: 30 * time.Second, Enter: partition.DefaultEnter, Leave: partition.LeaveFor(partition.DefaultEnter), Calm: partition.DefaultCalm},
+		Judge:      partition.Settings{Silence: 30 * time.Second, Enter: partition.DefaultEnter, Leave: partition.LeaveFor(partition.DefaultEnter), Calm: partition.DefaultCalm, Quiet: 30 * time.Second},
 		Dependants: []config.Dependant{dependant("kcm", 0, 1), dependant("mcm", 1, 0), dependant("ca", 2, 0)},
 	}
 	c.Dependants[1].Up.Delay = 30 * time.Second

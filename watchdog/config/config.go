@@ -80,6 +80,7 @@ func Of(spec *v1alpha1.WatchedClusterSpec, namespace string, self Self) (*Cluste
 			Enter:   enter, Leave: valueOr(s.NodeLeaseRecoveryFraction, partition.LeaveFor(enter)), Calm: partition.DefaultCalm,
 		},
 	}
+	c.Judge.Quiet = c.Judge.Silence // else kubelets that get through once in each have dependants be scaled up and down in turn
 	for i := range spec.Dependants {
 		d := &spec.Dependants[i]
 		c.Dependants = append(c.Dependants, Dependant{Ref: d.Ref, Optional: d.Optional, Up: scalingOf(d.ScaleUp), Down: scalingOf(d.ScaleDown)})

@@ -9,8 +9,6 @@ import (
 	"slices"
 	"strings"
 
-	"sigs.k8s.io/yaml"
-
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/api/v1alpha1"
 )
@@ -28,6 +26,18 @@ type file struct {
 // ReadFile reads the file of a prober of the Dependency Watchdog, as the spec of a WatchedCluster of a namespace. local says that the local
 // cluster is watched, whatever Secret the file names.
 func ReadFile(path, namespace string, local bool, self Self) (*v1alpha1.WatchedClusterSpec, error) {
+	data, err := contentOf(path)
+	if err != nil {
+		return nil, err
+	}
+	spec, err := parse(data, namespace, local, self)
+	if err != nil {
+		return nil, fmt.Errorf("read the configuration %s: %w", path, err)
+	}
+	return spec, nil
+}
+
+func contentOf(path string) ([]byte, error) {
 	r, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("read the configuration: %w", err)
@@ -40,24 +50,24 @@ func ReadFile(path, namespace string, local bool, self Self) (*v1alpha1.WatchedC
 	if len(data) > maxFile {
 		return nil, fmt.Errorf("read the configuration %s: must be at most %d bytes", path, maxFile)
 	}
-	spec, err := parse(data, namespace, local, self)
-	if err != nil {
-		return nil, fmt.Errorf("read the configuration %s: %w", path, err)
-	}
-	return spec, nil
+	return data, nil
 }
 
 func parse(data []byte, namespace string, local bool, self Self) (*v1alpha1.WatchedClusterSpec, error) {
-	body, err := yaml.YAMLToJSONStrict(data)
+	body, err := toJSON(data)
 	if err != nil {
-		return nil, err //nolint:wrapcheck // it names the line
+		return nil, err
 	}
+	if isConfigMap(body) {
+		return nil, errors.New("it is a ConfigMap: must be the file that is in its data; sondectl watchdog import reads ConfigMaps, too")
+	}
+	unknown := unknownKeys(body)
 	var f file
 	if err := json.Unmarshal(body, &f); err != nil {
-		return nil, mesh.ExplainJSON("", body, &f)
+		return nil, errors.Join(unknown, mesh.ExplainJSON("", body, &f))
 	}
-	if err := unknownKeys(body); err != nil {
-		return nil, err
+	if unknown != nil {
+		return nil, unknown
 	}
 	spec := &v1alpha1.WatchedClusterSpec{
 		KubeconfigSecretName: f.KubeConfigSecretName, Local: local, Dependants: f.DependentResourceInfos, Settings: f.WatchSettings,
@@ -75,9 +85,14 @@ func parse(data []byte, namespace string, local bool, self Self) (*v1alpha1.Watc
 func unknownKeys(body []byte) error {
 	var errs []error
 	mesh.CheckJSON("", body, &file{}, func(*mesh.FieldError) {}, func(path, name string, known []string) {
-		if !slices.ContainsFunc(known, func(k string) bool { return strings.EqualFold(k, name) }) {
-			errs = append(errs, &mesh.FieldError{Field: path, Allowed: mesh.UnknownField(name, known)})
+		if slices.ContainsFunc(known, func(k string) bool { return strings.EqualFold(k, name) }) {
+			return
 		}
+		allowed := mesh.UnknownField(name, known)
+		if instead := former[strings.ToLower(name)]; instead != "" {
+			allowed = instead
+		}
+		errs = append(errs, &mesh.FieldError{Field: path, Allowed: allowed})
 	})
 	return errors.Join(errs...)
 }

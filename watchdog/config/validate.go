@@ -49,7 +49,7 @@ func validate(spec *v1alpha1.WatchedClusterSpec, namespace string, self Self, f 
 	if n := len(spec.Dependants); n == 0 {
 		v.refuse(v.dependants, "", "must have at least one: without a dependant there is nothing to scale")
 	} else if n > maxDependants {
-		v.refuse(v.dependants, strconv.Itoa(n), "must be at most "+strconv.Itoa(maxDependants))
+		v.refuseNumber(v.dependants, strconv.Itoa(n), "must be at most "+strconv.Itoa(maxDependants))
 	}
 	seen := map[schema.GroupKind]map[string]string{}
 	for i := range spec.Dependants {
@@ -60,6 +60,11 @@ func validate(spec *v1alpha1.WatchedClusterSpec, namespace string, self Self, f 
 
 func (v *validator) refuse(field, value, allowed string) {
 	v.errs = append(v.errs, &mesh.FieldError{Field: field, Value: value, Allowed: allowed})
+}
+
+// refuseNumber is refuse for a value that is no text.
+func (v *validator) refuseNumber(field, value, allowed string) {
+	v.errs = append(v.errs, &mesh.FieldError{Field: field, Value: value, Bare: true, Allowed: allowed})
 }
 
 func (v *validator) reach(spec *v1alpha1.WatchedClusterSpec) {
@@ -109,7 +114,7 @@ func (v *validator) fractions(s *v1alpha1.WatchSettings) {
 	const isFraction = "must be more than 0 and at most 1"
 	check := func(name string, value *float64) {
 		if value != nil && !(*value > 0 && *value <= 1) { // NaN is neither
-			v.refuse(v.settings+name, number(*value), isFraction)
+			v.refuseNumber(v.settings+name, number(*value), isFraction)
 		}
 	}
 	check("leaseExpiryFraction", s.LeaseExpiryFraction)
@@ -117,10 +122,10 @@ func (v *validator) fractions(s *v1alpha1.WatchSettings) {
 	check("nodeLeaseRecoveryFraction", s.NodeLeaseRecoveryFraction)
 	enter := valueOr(s.NodeLeaseFailureFraction, partition.DefaultEnter)
 	if leave := s.NodeLeaseRecoveryFraction; leave != nil && *leave > enter {
-		v.refuse(v.settings+"nodeLeaseRecoveryFraction", number(*leave), "must be at most nodeLeaseFailureFraction, which is "+number(enter))
+		v.refuseNumber(v.settings+"nodeLeaseRecoveryFraction", number(*leave), "must be at most nodeLeaseFailureFraction, which is "+number(enter))
 	}
 	if jitter := s.BackoffJitterFactor; jitter != nil && !(*jitter >= 0 && *jitter <= maxJitter) {
-		v.refuse(v.settings+"backoffJitterFactor", number(*jitter), fmt.Sprintf("must be from 0 to %d", maxJitter))
+		v.refuseNumber(v.settings+"backoffJitterFactor", number(*jitter), fmt.Sprintf("must be from 0 to %d", maxJitter))
 	}
 }
 
@@ -159,7 +164,7 @@ func (v *validator) scaling(field string, s *v1alpha1.ScaleInfo) {
 		return
 	}
 	if s.Level < 0 {
-		v.refuse(field+".level", strconv.Itoa(int(s.Level)), "must be 0 or more")
+		v.refuseNumber(field+".level", strconv.Itoa(int(s.Level)), "must be 0 or more")
 	}
 	v.duration(field+".initialDelay", s.InitialDelay, 0)
 	v.duration(field+".timeout", s.Timeout, time.Millisecond)

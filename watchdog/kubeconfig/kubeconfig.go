@@ -1,5 +1,5 @@
 // Package kubeconfig reads the kubeconfigs of watched clusters. They come from Secrets that others write, so they may not make the watchdog run a
-// program, read one of its files, or call an address of its own host.
+// program, read one of its files, or call an address of its own host or of the metadata of its cloud.
 package kubeconfig
 
 import (
@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -79,7 +80,7 @@ func checkCluster(c *clientcmdapi.Cluster) (errs []error) {
 	case err != nil || server.Scheme != "https" || server.Hostname() == "":
 		refuse("server", mesh.Shorten(c.Server, 100), "must be an address such as https://kube-apiserver")
 	case isOwn(server.Hostname()):
-		refuse("server", c.Server, "must not be an address of the host itself")
+		refuse("server", c.Server, "must not be an address of the host itself, or of a cloud's metadata")
 	}
 	if c.CertificateAuthority != "" {
 		refuse("certificate-authority", c.CertificateAuthority, "must not be a file: write certificate-authority-data")
@@ -116,10 +117,28 @@ func isOwn(host string) bool {
 	return host == "localhost" || strings.HasSuffix(host, ".localhost")
 }
 
-// isOwnAddress also has the addresses of links, where clouds have the credentials of the host.
+// metadata are the addresses beside those of links at which clouds give a host its credentials.
+var metadata = []netip.Addr{
+	netip.MustParseAddr("fd00:ec2::254"),   // AWS
+	netip.MustParseAddr("fd20:ce::254"),    // Google Cloud
+	netip.MustParseAddr("168.63.129.16"),   // Azure
+	netip.MustParseAddr("100.100.100.200"), // Alibaba Cloud
+	netip.MustParseAddr("100.96.0.96"),     // Volcano Engine
+	netip.MustParseAddr("192.0.0.192"),     // Oracle Cloud
+	netip.MustParseAddr("fd00:42::42"),     // Scaleway
+}
+
+// nat64 is the prefix by which hosts with IPv6 alone reach addresses of IPv4 (RFC 6052).
+var nat64 = netip.MustParsePrefix("64:ff9b::/96")
+
+// isOwnAddress also has the addresses of links, where clouds have the credentials of the host, and the others where they do.
 func isOwnAddress(ip netip.Addr) bool {
-	ip = ip.Unmap()
-	return ip.IsLoopback() || ip.IsUnspecified() || ip.IsLinkLocalUnicast() || ip.IsMulticast()
+	ip = ip.Unmap().WithZone("")
+	if nat64.Contains(ip) {
+		whole := ip.As16()
+		ip = netip.AddrFrom4([4]byte(whole[12:]))
+	}
+	return ip.IsLoopback() || ip.IsUnspecified() || ip.IsLinkLocalUnicast() || ip.IsMulticast() || slices.Contains(metadata, ip)
 }
 
 // refuseOwn is a net.Dialer.Control: a name may stand for any address.
@@ -129,7 +148,7 @@ func refuseOwn(_, address string, _ syscall.RawConn) error {
 		return fmt.Errorf("connect to %s: %w", address, err)
 	}
 	if isOwnAddress(at.Addr()) {
-		return &mesh.FieldError{Field: "cluster.server", Value: address, Allowed: "must not stand for an address of the host itself"}
+		return &mesh.FieldError{Field: "cluster.server", Value: address, Allowed: "must not stand for an address of the host itself, or of a cloud's metadata"}
 	}
 	return nil
 }

@@ -1,7 +1,6 @@
 package kubeconfig
 
 import (
-	"net"
 	"strings"
 	"testing"
 )
@@ -73,7 +72,9 @@ func TestRefused(t *testing.T) {
 		"mapped loopback":    {valid("server: 'https://[::ffff:127.0.0.1]'", ""), "must not be an address of the host itself"},
 		"unspecified":        {valid("server: 'https://0.0.0.0'", ""), "must not be an address of the host itself"},
 		"localhost":          {valid("server: 'https://LOCALHOST.'", ""), "must not be an address of the host itself"},
-		"metadata of clouds": {valid("server: 'https://169.254.169.254'", ""), "must not be an address of the host itself"},
+		"metadata of clouds": {valid("server: 'https://169.254.169.254'", ""), "or of a cloud's metadata"},
+		"metadata of AWS":    {valid("server: 'https://[fd00:ec2::254]'", ""), "or of a cloud's metadata"},
+		"by NAT64":           {valid("server: 'https://[64:ff9b::169.254.169.254]'", ""), "or of a cloud's metadata"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -87,17 +88,16 @@ func TestRefused(t *testing.T) {
 
 // A name may stand for an address of the host: it is refused once it is known.
 func TestDialRefusesOwnHost(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close() //nolint:errcheck // nothing was sent
 	target, err := Parse([]byte(valid(server, "token: abc")))
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := target.Config.Dial(t.Context(), "tcp", l.Addr().String())
-	if err == nil || !strings.Contains(err.Error(), "must not stand for an address of the host itself") {
-		t.Errorf("Dial() = %v, %v, want it refused", c, err)
+	for _, address := range []string{
+		"127.0.0.1:443", "[::1]:443", "169.254.169.254:80", "[fe80::a9fe:a9fe%lo]:443", "[fd00:ec2::254]:80", "[fd20:ce::254]:80", "168.63.129.16:80",
+		"100.100.100.200:80", "[::ffff:100.100.100.200]:80", "[64:ff9b::100.100.100.200]:80",
+	} {
+		if c, err := target.Config.Dial(t.Context(), "tcp", address); err == nil || !strings.Contains(err.Error(), "must not stand for an address of the host itself") {
+			t.Errorf("Dial(%s) = %v, %v, want it refused", address, c, err)
+		}
 	}
 }

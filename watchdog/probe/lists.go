@@ -2,6 +2,9 @@ package probe
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"net/http"
 	"slices"
 	"time"
 
@@ -10,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
@@ -34,27 +38,32 @@ func (p *Probe) Nodes(ctx context.Context) (map[string]string, error) {
 	zones := map[string]string{}
 	client, err := p.clientFor(metadata.ConfigFor(p.config), corev1.SchemeGroupVersion)
 	if err != nil {
-		return nil, Explain("list nodes", err)
+		return nil, explainAnswer("list nodes", err)
 	}
-	err = eachPage(func(o metav1.ListOptions) (string, error) {
+	err = p.eachPage(func(o metav1.ListOptions) (string, error) {
 		answer, err := client.Get().Resource("nodes").SetHeader("Accept", acceptMetadata).
 			VersionedParams(&o, scheme.ParameterCodec).MaxRetries(0).Do(ctx).Get()
 		if err != nil {
-			return "", err //nolint:wrapcheck // Explain does
+			return "", err //nolint:wrapcheck // explainAnswer does
 		}
 		page, is := answer.(*metav1.PartialObjectMetadataList)
 		if !is {
 			return "", runtime.NewNotRegisteredErrForType(answer.GetObjectKind().GroupVersionKind().Kind, nil)
 		}
 		for i := range page.Items {
-			if n := &page.Items[i]; n.DeletionTimestamp == nil {
-				zones[n.Name] = n.Labels[corev1.LabelTopologyZone]
+			n := &page.Items[i]
+			zone := n.Labels[corev1.LabelTopologyZone]
+			if err := checkNames(len(zones), n.Name, zone); err != nil {
+				return "", err
+			}
+			if n.DeletionTimestamp == nil {
+				zones[n.Name] = zone
 			}
 		}
 		return page.Continue, nil
 	})
 	if err != nil {
-		return nil, Explain("list nodes", err)
+		return nil, explainAnswer("list nodes", err)
 	}
 	return zones, nil
 }
@@ -64,22 +73,26 @@ func (p *Probe) Going(ctx context.Context) ([]string, error) {
 	var going []string
 	client, err := p.clientFor(p.config, corev1.SchemeGroupVersion)
 	if err != nil {
-		return nil, Explain("list nodes with their taints", err)
+		return nil, explainAnswer("list nodes with their taints", err)
 	}
-	err = eachPage(func(o metav1.ListOptions) (string, error) {
+	err = p.eachPage(func(o metav1.ListOptions) (string, error) {
 		var page corev1.NodeList
 		if err := client.Get().Resource("nodes").VersionedParams(&o, scheme.ParameterCodec).MaxRetries(0).Do(ctx).Into(&page); err != nil {
-			return "", err //nolint:wrapcheck // Explain does
+			return "", err //nolint:wrapcheck // explainAnswer does
 		}
 		for i := range page.Items {
-			if slices.ContainsFunc(page.Items[i].Spec.Taints, func(t corev1.Taint) bool { return slices.Contains(goingTaints, t.Key) }) {
-				going = append(going, page.Items[i].Name)
+			n := &page.Items[i]
+			if err := checkNames(len(going), n.Name); err != nil {
+				return "", err
+			}
+			if slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return slices.Contains(goingTaints, t.Key) }) {
+				going = append(going, n.Name)
 			}
 		}
 		return page.Continue, nil
 	})
 	if err != nil {
-		return nil, Explain("list nodes with their taints", err)
+		return nil, explainAnswer("list nodes with their taints", err)
 	}
 	return going, nil
 }
@@ -88,37 +101,71 @@ func (p *Probe) Going(ctx context.Context) ([]string, error) {
 func (p *Probe) Leases(ctx context.Context) (at time.Time, all []leases.Lease, err error) {
 	client, err := p.clientFor(p.config, coordinationv1.SchemeGroupVersion)
 	if err != nil {
-		return time.Time{}, nil, Explain("list leases", err)
+		return time.Time{}, nil, explainAnswer("list leases", err)
 	}
 	at = time.Now()
-	err = eachPage(func(o metav1.ListOptions) (string, error) {
+	err = p.eachPage(func(o metav1.ListOptions) (string, error) {
 		var page coordinationv1.LeaseList
 		if err := client.Get().Namespace(leaseNamespace).Resource("leases").VersionedParams(&o, scheme.ParameterCodec).MaxRetries(0).Do(ctx).Into(&page); err != nil {
-			return "", err //nolint:wrapcheck // Explain does
+			return "", err //nolint:wrapcheck // explainAnswer does
 		}
 		for i := range page.Items {
-			if l := &page.Items[i]; l.Spec.RenewTime != nil {
+			l := &page.Items[i]
+			if err := checkNames(len(all), l.Name); err != nil {
+				return "", err
+			}
+			if l.Spec.RenewTime != nil {
 				all = append(all, leases.Lease{Node: l.Name, Renewed: l.Spec.RenewTime.Time})
 			}
 		}
 		return page.Continue, nil
 	})
 	if err != nil {
-		return time.Time{}, nil, Explain("list leases", err)
+		return time.Time{}, nil, explainAnswer("list leases", err)
 	}
 	return at, all, nil
 }
 
-// eachPage asks for one page after the other. Without a resourceVersion they are what etcd has, not what a cache of the API server may have kept.
-func eachPage(ask func(metav1.ListOptions) (next string, err error)) error {
-	o := metav1.ListOptions{Limit: pageSize}
-	for {
-		next, err := ask(o)
+// maxPage is how many objects an answer has if they are not too large.
+const maxPage = 500
+
+// eachPage asks for one page after the other, and for a smaller one if it is too large. Without a resourceVersion they are what etcd has, not what a cache of
+// the API server may have kept.
+func (p *Probe) eachPage(ask func(metav1.ListOptions) (next string, err error)) error {
+	for token := ""; ; {
+		next, err := p.page(metav1.ListOptions{Limit: p.pageSize, Continue: token}, ask)
+		if _, large := errors.AsType[*http.MaxBytesError](err); large && p.pageSize > 1 {
+			p.pageSize = max(1, p.pageSize/4)
+			continue
+		}
 		if err != nil || next == "" {
 			return err
 		}
-		o.Continue = next
+		token = next
 	}
+}
+
+// page asks for one page within the budget, of which it takes a part until the page is decoded.
+func (p *Probe) page(o metav1.ListOptions, ask func(metav1.ListOptions) (next string, err error)) (next string, err error) {
+	limit, release := p.budget.take()
+	defer release()
+	p.answers.limit = limit
+	return ask(o)
+}
+
+var errTooMany = fmt.Errorf("more than %d objects", maxNodes)
+
+// checkNames returns an error if what is kept of a cluster would take more than one as large as Kubernetes allows.
+func checkNames(count int, names ...string) error {
+	if count >= maxNodes {
+		return errTooMany
+	}
+	for _, name := range names {
+		if len(name) > validation.DNS1123SubdomainMaxLength {
+			return errUnreadable
+		}
+	}
+	return nil
 }
 
 func (p *Probe) clientFor(config *rest.Config, version schema.GroupVersion) (*rest.RESTClient, error) {
@@ -131,5 +178,5 @@ func (p *Probe) clientFor(config *rest.Config, version schema.GroupVersion) (*re
 		c.NegotiatedSerializer = codecs
 		c.ContentType, c.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf+","+runtime.ContentTypeJSON
 	}
-	return rest.RESTClientForConfigAndClient(c, p.client) //nolint:wrapcheck // Explain does
+	return rest.RESTClientForConfigAndClient(c, p.client) //nolint:wrapcheck // explainAnswer does
 }

@@ -5,14 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log"
 	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -21,6 +20,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/sonde-mesh/sonde/internal/testing/certificate"
+	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 	"github.com/sonde-mesh/sonde/partition"
 )
 
@@ -39,9 +40,14 @@ type apiServer struct {
 // start returns a Probe of the server.
 func (s *apiServer) start(t *testing.T) *Probe {
 	t.Helper()
-	server := httptest.NewTLSServer(s)
-	t.Cleanup(server.Close)
-	p, err := New(&rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}, BearerToken: "abc"})
+	return probeOf(t, s, rest.TLSClientConfig{Insecure: true})
+}
+
+// probeOf returns a Probe of what a handler serves over TLS.
+func probeOf(t *testing.T, handler http.Handler, client rest.TLSClientConfig) *Probe {
+	t.Helper()
+	secured, _ := certificate.Server(t, "api")
+	p, err := New(&rest.Config{Host: "https://api", Dial: virtual.ServeHTTP(t, handler, secured), TLSClientConfig: client, BearerToken: "abc"}, NewBudget())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +116,7 @@ func lease(node string, renewed *metav1.MicroTime) coordinationv1.Lease {
 // full returns a server with more nodes and leases than a page has, and some that do not count.
 func full(renewed metav1.MicroTime) *apiServer {
 	s := &apiServer{leases: []coordinationv1.Lease{lease("a", &renewed), lease("new", nil)}}
-	for i := range 2*pageSize + 1 {
+	for i := range 2*maxPage + 1 {
 		s.leases = append(s.leases, lease(fmt.Sprint("n", i), &renewed))
 		s.nodes = append(s.nodes, corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("n", i), Labels: map[string]string{corev1.LabelTopologyZone: "z"}}})
 	}
@@ -123,44 +129,49 @@ func full(renewed metav1.MicroTime) *apiServer {
 }
 
 func TestLeases(t *testing.T) {
-	renewed := metav1.NewMicroTime(time.Now().Truncate(time.Microsecond))
-	p := full(renewed).start(t)
-	before := time.Now()
-	at, leases, err := p.Leases(t.Context())
-	if err != nil || len(leases) != 2*pageSize+2 || leases[0].Node != "a" || !leases[0].Renewed.Equal(renewed.Time) {
-		t.Errorf("%d leases, the first is %+v, %v; want all that have a renewTime", len(leases), leases[:min(1, len(leases))], err)
-	}
-	if at.Before(before) || at.After(time.Now()) {
-		t.Errorf("read at %s, it is %s", at, time.Now())
-	}
+	synctest.Test(t, func(t *testing.T) {
+		renewed := metav1.NowMicro()
+		p := full(renewed).start(t)
+		at, leases, err := p.Leases(t.Context())
+		if err != nil || len(leases) != 2*maxPage+2 || leases[0].Node != "a" || !leases[0].Renewed.Equal(renewed.Time) {
+			t.Errorf("%d leases, the first is %+v, %v; want all that have a renewTime", len(leases), leases[:min(1, len(leases))], err)
+		}
+		if !at.Equal(time.Now()) {
+			t.Errorf("read at %s, it is %s", at, time.Now())
+		}
+	})
 }
 
 func TestNodes(t *testing.T) {
-	p := full(metav1.NowMicro()).start(t)
-	zones, err := p.Nodes(t.Context())
-	if _, deleted := zones["deleted"]; err != nil || deleted || len(zones) != 2*pageSize+3 || zones["n7"] != "z" || zones["a"] != "" {
-		t.Errorf("%d nodes, n7 in %q, deleted %t, %v; want all that are not being deleted", len(zones), zones["n7"], deleted, err)
-	}
-	going, err := p.Going(t.Context())
-	if err != nil || len(going) != len(goingTaints) {
-		t.Errorf("%q go, %v; want those with the taints of the autoscalers", going, err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		p := full(metav1.NowMicro()).start(t)
+		zones, err := p.Nodes(t.Context())
+		if _, deleted := zones["deleted"]; err != nil || deleted || len(zones) != 2*maxPage+3 || zones["n7"] != "z" || zones["a"] != "" {
+			t.Errorf("%d nodes, n7 in %q, deleted %t, %v; want all that are not being deleted", len(zones), zones["n7"], deleted, err)
+		}
+		going, err := p.Going(t.Context())
+		if err != nil || len(going) != len(goingTaints) {
+			t.Errorf("%q go, %v; want those with the taints of the autoscalers", going, err)
+		}
+	})
 }
 
 // Requests ask for what etcd has, on connections that end.
 func TestRequests(t *testing.T) {
-	s := full(metav1.NowMicro())
-	p := s.start(t)
-	_, _, leases := p.Leases(t.Context())
-	_, nodes := p.Nodes(t.Context())
-	if err := errors.Join(p.APIServer(t.Context()), leases, nodes); err != nil || len(s.requests) != 7 {
-		t.Errorf("%d requests, %v, want 1 and two lists of 3 pages", len(s.requests), err)
-	}
-	for _, r := range s.requests {
-		if r.URL.Query().Has("resourceVersion") || !r.Close || r.Header.Get("Authorization") != "Bearer abc" {
-			t.Errorf("%s: closes %t, authorization %q", r.URL, r.Close, r.Header.Get("Authorization"))
+	synctest.Test(t, func(t *testing.T) {
+		s := full(metav1.NowMicro())
+		p := s.start(t)
+		_, _, leases := p.Leases(t.Context())
+		_, nodes := p.Nodes(t.Context())
+		if err := errors.Join(p.APIServer(t.Context()), leases, nodes); err != nil || len(s.requests) != 7 {
+			t.Errorf("%d requests, %v, want 1 and two lists of 3 pages", len(s.requests), err)
 		}
-	}
+		for _, r := range s.requests {
+			if r.URL.Query().Has("resourceVersion") || !r.Close || r.Header.Get("Authorization") != "Bearer abc" {
+				t.Errorf("%s: closes %t, authorization %q", r.URL, r.Close, r.Header.Get("Authorization"))
+			}
+		}
+	})
 }
 
 // An error of any request is an error of the probe: what was read before it does not count. Nothing is tried again.
@@ -189,7 +200,7 @@ func TestErrors(t *testing.T) {
 		}, partition.APIServerAway, 0},
 	}
 	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
+		virtual.Run(t, name, func(t *testing.T) {
 			s := &apiServer{refuse: map[string]func(http.ResponseWriter){tc.path: tc.refuse}}
 			p := s.start(t)
 			_, _, leases := p.Leases(t.Context())
@@ -213,28 +224,24 @@ func TestErrors(t *testing.T) {
 
 // Second pages fail, too.
 func TestLaterPageFails(t *testing.T) {
-	renewed := metav1.NowMicro()
-	s := &apiServer{}
-	for i := range pageSize + 1 {
-		s.leases = append(s.leases, lease(strconv.Itoa(i), &renewed))
-	}
-	n := 0
-	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if n++; n == 2 {
-			status(http.StatusGone, "")(w)
-			return
+	synctest.Test(t, func(t *testing.T) {
+		renewed := metav1.NowMicro()
+		s := &apiServer{}
+		for i := range maxPage + 1 {
+			s.leases = append(s.leases, lease(strconv.Itoa(i), &renewed))
 		}
-		s.ServeHTTP(w, r)
-	}))
-	defer server.Close()
-	p, err := New(&rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.Close()
-	if _, all, err := p.Leases(t.Context()); err == nil || all != nil {
-		t.Errorf("%d leases, %v, want an error", len(all), err)
-	}
+		n := 0
+		p := probeOf(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if n++; n == 2 {
+				status(http.StatusGone, "")(w)
+				return
+			}
+			s.ServeHTTP(w, r)
+		}), rest.TLSClientConfig{Insecure: true})
+		if _, all, err := p.Leases(t.Context()); err == nil || all != nil {
+			t.Errorf("%d leases, %v, want an error", len(all), err)
+		}
+	})
 }
 
 // zeros are as many as are read.
@@ -244,29 +251,151 @@ func (zeros) Read(p []byte) (int, error) { return len(p), nil }
 
 // An answer without an end is an error.
 func TestAnswerIsLimited(t *testing.T) {
-	s := &apiServer{refuse: map[string]func(http.ResponseWriter){"/leases": func(w http.ResponseWriter) {
-		w.Header().Set("Content-Type", "application/json")
-		_, _ = io.CopyN(w, zeros{}, 2*maxAnswer) // until the reader has gone
-	}}}
-	_, _, err := s.start(t).Leases(t.Context())
-	if e, is := errors.AsType[*Error](err); !is || e.Cause != partition.APIServerAway || !strings.Contains(err.Error(), "too large") {
-		t.Errorf("Leases() = %v, want that the answer is too large", err)
+	synctest.Test(t, func(t *testing.T) {
+		s := &apiServer{refuse: map[string]func(http.ResponseWriter){"/leases": func(w http.ResponseWriter) {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = io.CopyN(w, zeros{}, 2*maxAnswer) // until the reader has gone
+		}}}
+		_, _, err := s.start(t).Leases(t.Context())
+		if e, is := errors.AsType[*Error](err); !is || e.Cause != partition.Unreadable || !strings.Contains(err.Error(), "more than 8388608 bytes") {
+			t.Errorf("Leases() = %v, want that the answer is too large", err)
+		}
+	})
+}
+
+// heavy returns a server whose nodes and leases have annotations of so many bytes each.
+func heavy(nodes, bytes int) *apiServer {
+	renewed := metav1.NowMicro()
+	s := &apiServer{}
+	annotations := map[string]string{"a": strings.Repeat("a", bytes)}
+	for i := range nodes {
+		l := lease(fmt.Sprint("n", i), &renewed)
+		l.Annotations = annotations
+		s.leases = append(s.leases, l)
+		s.nodes = append(s.nodes, corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: l.Name, Annotations: annotations}})
+	}
+	return s
+}
+
+// Pages get smaller until their answers are within the limit, whatever the other clusters take of the budget.
+func TestPagesAreMadeSmaller(t *testing.T) {
+	tests := map[string]struct {
+		taken, nodes, bytes int
+		err                 string
+	}{
+		"whole budget":                       {0, 100, 2_000, ""},
+		"the others take all":                {largeAnswers, 100, 2_000, ""},
+		"an object too large":                {0, 2, 64 << 10, "list nodes: the answer has more than 65536 bytes"},
+		"an object too large for the others": {largeAnswers, 2, 8 << 10, "list nodes: the answer has more than 8192 bytes"},
+	}
+	for name, tc := range tests {
+		virtual.Run(t, name, func(t *testing.T) {
+			p := heavy(tc.nodes, tc.bytes).start(t)
+			p.budget.largeBytes, p.budget.smallBytes = 64<<10, 8<<10
+			for range tc.taken {
+				p.budget.take()
+			}
+			zones, err := p.Nodes(t.Context())
+			if tc.err != "" {
+				if e, ok := errors.AsType[*Error](err); !ok || e.Cause != partition.Unreadable || err.Error() != tc.err {
+					t.Errorf("%d nodes, %v, want unreadable: %s", len(zones), err, tc.err)
+				}
+				return
+			}
+			_, all, leases := p.Leases(t.Context())
+			going, taints := p.Going(t.Context())
+			if err := errors.Join(err, leases, taints); err != nil || len(zones) != tc.nodes || len(all) != tc.nodes || len(going) != 0 {
+				t.Errorf("%d nodes, %d leases, %d going, %v", len(zones), len(all), len(going), err)
+			}
+			if len(p.budget.large) != tc.taken {
+				t.Errorf("%d parts of the budget are taken, want %d", len(p.budget.large), tc.taken)
+			}
+		})
+	}
+}
+
+// A list that does not end, or has names that no object has, is no cluster's.
+func TestEndlessLists(t *testing.T) {
+	for name, tc := range map[string]struct {
+		name func(i int) string
+		want string
+	}{
+		"too many":        {strconv.Itoa, "list nodes: " + errTooMany.Error()},
+		"too long a name": {func(int) string { return strings.Repeat("a", 300) }, "list nodes: " + errUnreadable.Error()},
+	} {
+		virtual.Run(t, name, func(t *testing.T) {
+			n := 0
+			p := probeOf(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				list := metav1.PartialObjectMetadataList{TypeMeta: metav1.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "PartialObjectMetadataList"}, ListMeta: metav1.ListMeta{Continue: "more"}}
+				for range maxPage {
+					n++
+					list.Items = append(list.Items, metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: tc.name(n)}})
+				}
+				w.Header().Set("Content-Type", "application/json")
+				_ = json.NewEncoder(w).Encode(list)
+			}), rest.TLSClientConfig{Insecure: true})
+			zones, err := p.Nodes(t.Context())
+			if e, ok := errors.AsType[*Error](err); !ok || e.Cause != partition.Unreadable || err.Error() != tc.want {
+				t.Errorf("%d nodes, %v, want %s", len(zones), err, tc.want)
+			}
+		})
+	}
+}
+
+// What answers is no API server: neither its redirect is followed nor a word of it shown, and no version of its own is one of Kubernetes.
+func TestAnswersOfOthers(t *testing.T) {
+	const secret = "hunter2"
+	body := func(code int, text string) func(http.ResponseWriter) {
+		return func(w http.ResponseWriter) {
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(code)
+			_, _ = io.WriteString(w, text)
+		}
+	}
+	tests := map[string]struct {
+		path   string
+		answer func(http.ResponseWriter)
+		cause  partition.Cause
+		want   string
+	}{
+		"redirect": {"/version", func(w http.ResponseWriter) {
+			w.Header().Set("Location", "http://10.0.0.1/"+secret)
+			w.WriteHeader(http.StatusTemporaryRedirect)
+		}, partition.Unreadable, "ask the API server for its version: redirects are not followed"},
+		"an error's text":      {"/version", body(http.StatusBadGateway, secret), partition.APIServerAway, "ask the API server for its version: HTTP 502 Bad Gateway"},
+		"a status":             {"/leases", body(http.StatusForbidden, `{"kind":"Status","apiVersion":"v1","code":403,"reason":"Forbidden","message":"`+secret+`"}`), partition.Unreadable, "list leases: HTTP 403 Forbidden"},
+		"a code that is none":  {"/leases", body(http.StatusForbidden, `{"kind":"Status","apiVersion":"v1","code":299,"reason":"`+secret+`"}`), partition.Unreadable, "list leases: HTTP 403 Forbidden"},
+		"another object":       {"/nodes", body(http.StatusOK, `{"kind":"`+secret+`","apiVersion":"v1"}`), partition.Unreadable, "list nodes: " + errUnreadable.Error()},
+		"no object":            {"/nodes", body(http.StatusOK, secret), partition.Unreadable, "list nodes: " + errUnreadable.Error()},
+		"no version":           {"/version", body(http.StatusOK, `{"a":"`+secret+`"}`), partition.Unreadable, "ask the API server for its version: " + errNoVersion.Error()},
+		"a version of no JSON": {"/version", body(http.StatusOK, secret), partition.Unreadable, "ask the API server for its version: " + errNoVersion.Error()},
+		"created":              {"/version", body(http.StatusCreated, ""), partition.Unreadable, "ask the API server for its version: " + errNoVersion.Error()},
+		"no HTTP": {"/version", func(w http.ResponseWriter) {
+			c, _, _ := w.(http.Hijacker).Hijack() //nolint:forcetypeassert // of HTTP/1.1
+			_, _ = io.WriteString(c, secret+"\r\n\r\n")
+			_ = c.Close()
+		}, partition.APIServerAway, "ask the API server for its version: " + errUnreadable.Error()},
+	}
+	for name, tc := range tests {
+		virtual.Run(t, name, func(t *testing.T) {
+			p := (&apiServer{refuse: map[string]func(http.ResponseWriter){tc.path: tc.answer}}).start(t)
+			_, _, leases := p.Leases(t.Context())
+			_, nodes := p.Nodes(t.Context())
+			err := errors.Join(p.APIServer(t.Context()), leases, nodes)
+			if e, ok := errors.AsType[*Error](err); !ok || e.Cause != tc.cause || err.Error() != tc.want {
+				t.Errorf("%v (%+v), want %s: %s", err, e, tc.cause, tc.want)
+			}
+		})
 	}
 }
 
 // A certificate that is not trusted is that of one who answers: the kubeconfig may be old, and the API server is not away.
 func TestUntrusted(t *testing.T) {
-	server := httptest.NewUnstartedServer(&apiServer{})
-	server.Config.ErrorLog = log.New(io.Discard, "", 0)
-	server.StartTLS()
-	defer server.Close()
-	p, err := New(&rest.Config{Host: server.URL})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.Close()
-	e, is := errors.AsType[*Error](p.APIServer(t.Context()))
-	if !is || e.Cause != partition.Unreadable || !strings.Contains(e.Error(), "failed to verify certificate") {
-		t.Errorf("APIServer() = %v", e)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		p := probeOf(t, &apiServer{}, rest.TLSClientConfig{})
+		e, is := errors.AsType[*Error](p.APIServer(t.Context()))
+		if !is || e.Cause != partition.Unreadable || !strings.Contains(e.Error(), "failed to verify certificate") {
+			t.Errorf("APIServer() = %v", e)
+		}
+	})
 }

@@ -134,8 +134,10 @@ func scalingOf(direction Direction, d config.Dependant) config.Scaling {
 }
 
 // Run scales all dependants in a direction, those of a level at once, and returns when that is done, or ctx ends. If one of a level fails, the levels
-// behind it wait for the next Run: what was done is not done twice. On the way up, only one that is scaled down has others wait.
+// behind it wait for the next Run: what was done is not done twice. On the way up, only one that is scaled down has others wait: one that has its
+// replicas, and not come to lose its annotations, is an error of the whole Run.
 func (s *Scaler) Run(ctx context.Context, direction Direction, dependants []config.Dependant) error {
+	var marked []error
 	for _, level := range levelsOf(direction, dependants) {
 		errs := make([]error, len(level))
 		var running sync.WaitGroup
@@ -151,11 +153,16 @@ func (s *Scaler) Run(ctx context.Context, direction Direction, dependants []conf
 			})
 		}
 		running.Wait()
+		for i, err := range errs {
+			if errors.Is(err, errMarked) && ctx.Err() == nil {
+				marked, errs[i] = append(marked, err), nil
+			}
+		}
 		if err := errors.Join(errs...); err != nil {
-			return err
+			return errors.Join(append(marked, err)...)
 		}
 	}
-	return nil
+	return errors.Join(marked...)
 }
 
 // Times of a task.

@@ -303,3 +303,50 @@ func TestSettles(t *testing.T) {
 		}
 	})
 }
+
+// A dependant whose annotations cannot be removed, as where a policy denies it, has its replicas: those of higher levels are scaled up after it, nothing is
+// done twice, and the next runs try again.
+func TestAnnotationsStay(t *testing.T) {
+	for name, other := range map[string]int32{"scaled up": 0, "set by another client": 5} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(map[string]int32{"kcm": 3, "mcm": 1, "ca": 1})
+			if err := w.scaler().Run(t.Context(), Down, example()); err != nil {
+				t.Fatal(err)
+			}
+			if other > 0 {
+				w.operator("kcm", func(o *Object) { o.Replicas = other })
+			}
+			denied := errors.New("denied")
+			w.before = func(what string) error {
+				if what == "annotate kcm" {
+					return denied
+				}
+				return nil
+			}
+			w.taken()
+			for range 2 {
+				if err := w.scaler().Run(t.Context(), Up, example()); !errors.Is(err, denied) {
+					t.Errorf("Run() = %v, want that it is denied", err)
+				}
+			}
+			w.before = nil
+			if err := w.scaler().Run(t.Context(), Up, example()); err != nil {
+				t.Error(err)
+			}
+			const failed = "scale-up kcm: error 0: scale Deployment kcm: annotations are not removed: denied"
+			want := []string{failed, "Raising mcm", "set 1 mcm", "annotate mcm", "forget mcm", "scale-up mcm: success 1",
+				"Raising ca", "set 1 ca", "annotate ca", "forget ca", "scale-up ca: success 1", failed, "annotate kcm", "forget kcm"}
+			if other > 0 {
+				want = append(want, "scale-up kcm: kept 5")
+			} else {
+				want = append([]string{"Raising kcm", "set 3 kcm"}, append(want, "scale-up kcm: success 3")...)
+			}
+			if got := w.taken(); !slices.Equal(got, want) {
+				t.Errorf("%q, want %q", got, want)
+			}
+			if len(w.steps) > 0 {
+				t.Errorf("steps are left: %v", w.steps)
+			}
+		})
+	}
+}

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/sonde-mesh/sonde/internal/slowtest"
+	"github.com/sonde-mesh/sonde/internal/testing/slowtest"
 	"github.com/sonde-mesh/sonde/watchdog/config"
 )
 

@@ -183,11 +183,13 @@ func (t *task) raise(ctx context.Context, o Object) error {
 	if err != nil {
 		return err
 	}
-	if err := t.unmark(ctx, version); err != nil {
+	if err = t.unmark(ctx, version); err != nil && !errors.Is(err, errMarked) {
 		return err
 	}
-	t.report(Done, replicas, nil)
-	return t.settle(ctx, func(o Object) bool { return o.Running > 0 })
+	if err == nil { // otherwise keep reports it
+		t.report(Done, replicas, nil)
+	}
+	return errors.Join(err, t.settle(ctx, func(o Object) bool { return o.Running > 0 }))
 }
 
 // replicas returns how many a dependant had: as its annotation says, else as the journal says, else one.
@@ -233,10 +235,17 @@ func (t *task) release(ctx context.Context, o Object) error {
 	return nil
 }
 
+// errMarked says that a dependant has its replicas, and still its annotations. The step stays, so that the next run removes them.
+var errMarked = errors.New("annotations are not removed")
+
 // unmark removes both annotations, and the step.
 func (t *task) unmark(ctx context.Context, version string) error {
-	if _, err := t.Objects.Annotate(ctx, t.dependant.Ref, version, map[string]*string{AnnotationReplicas: nil, AnnotationProtected: nil}); err != nil {
+	_, err := t.Objects.Annotate(ctx, t.dependant.Ref, version, map[string]*string{AnnotationReplicas: nil, AnnotationProtected: nil})
+	if errors.Is(err, ErrConflict) {
 		return err
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", errMarked, err)
 	}
 	return t.forget(ctx)
 }

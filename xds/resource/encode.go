@@ -57,7 +57,8 @@ func Encode(name string, m proto.Message) (*Resource, error) {
 	}
 	sum := sha256.Sum256(body)
 	r := New(t, name, hex.EncodeToString(sum[:versionBytes]), body)
-	r.Endpoints, r.Inbound = endpointsOf(m), inboundOf(m)
+	r.Endpoints = endpointsOf(m)
+	r.Inbound, r.Outbound = boundBy(m)
 	return r, nil
 }
 
@@ -111,17 +112,26 @@ func endpointsOf(m proto.Message) string {
 	return cmp.Or(c.GetEdsClusterConfig().GetServiceName(), c.GetName())
 }
 
-func inboundOf(m proto.Message) netip.AddrPort {
+// boundBy returns the address of a listener, by the direction of its traffic. One for outbound traffic may not bind its address: other listeners hand
+// connections over to it.
+func boundBy(m proto.Message) (inbound, outbound netip.AddrPort) {
 	l, ok := m.(*listenerv3.Listener)
-	if !ok || l.GetTrafficDirection() == corev3.TrafficDirection_OUTBOUND {
-		return netip.AddrPort{}
+	if !ok {
+		return inbound, outbound
 	}
-	at := l.GetAddress().GetSocketAddress()
-	address, err := netip.ParseAddr(at.GetAddress())
+	socket := l.GetAddress().GetSocketAddress()
+	address, err := netip.ParseAddr(socket.GetAddress())
 	if err != nil { // a name or a pipe, at which no endpoint can be
-		return netip.AddrPort{}
+		return inbound, outbound
 	}
-	return netip.AddrPortFrom(address.Unmap(), uint16(at.GetPortValue()))
+	at := netip.AddrPortFrom(address.Unmap(), uint16(socket.GetPortValue()))
+	switch binds := l.GetBindToPort(); {
+	case l.GetTrafficDirection() != corev3.TrafficDirection_OUTBOUND:
+		inbound = at
+	case binds == nil || binds.GetValue():
+		outbound = at
+	}
+	return inbound, outbound
 }
 
 func typeOf(m proto.Message) string {

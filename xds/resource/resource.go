@@ -68,6 +68,8 @@ type Resource struct {
 	Peers []string
 	// Inbound is the address of a Listener for others than the application; the zero AddrPort for any other resource.
 	Inbound netip.AddrPort
+	// Outbound is the address that a Listener for the application's own traffic binds; the zero AddrPort for any other resource.
+	Outbound netip.AddrPort
 }
 
 // NodeDrainTime is the key in the metadata of a node of how long its Envoy lets the connections of a replaced listener go on,

@@ -3,6 +3,7 @@ package resource_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -126,6 +127,29 @@ func TestEncodeNamesTheEndpointsOfACluster(t *testing.T) {
 				t.Errorf("Endpoints = %q, want %q", got, tc.want)
 			}
 		})
+	}
+}
+
+// TestEncodeNamesTheAddressOfAListener by the direction of its traffic: one that binds nothing has none.
+func TestEncodeNamesTheAddressOfAListener(t *testing.T) {
+	t.Parallel()
+	listener := func(direction corev3.TrafficDirection, binds *wrapperspb.BoolValue) *listenerv3.Listener {
+		return &listenerv3.Listener{Name: "l", TrafficDirection: direction, BindToPort: binds, Address: &corev3.Address{Address: &corev3.Address_SocketAddress{
+			SocketAddress: &corev3.SocketAddress{Address: "127.0.0.1", PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: 80}},
+		}}}
+	}
+	at := netip.MustParseAddrPort("127.0.0.1:80")
+	for name, tc := range map[string]struct {
+		listener          *listenerv3.Listener
+		inbound, outbound netip.AddrPort
+	}{
+		"inbound":           {listener(corev3.TrafficDirection_INBOUND, nil), at, netip.AddrPort{}},
+		"outbound":          {listener(corev3.TrafficDirection_OUTBOUND, nil), netip.AddrPort{}, at},
+		"outbound, unbound": {listener(corev3.TrafficDirection_OUTBOUND, wrapperspb.Bool(false)), netip.AddrPort{}, netip.AddrPort{}},
+	} {
+		if r := encode(t, "l", tc.listener); r.Inbound != tc.inbound || r.Outbound != tc.outbound {
+			t.Errorf("%s: addresses are %s and %s, want %s and %s", name, r.Inbound, r.Outbound, tc.inbound, tc.outbound)
+		}
 	}
 }
 

@@ -89,6 +89,8 @@ const (
 	// Gets traffic while no endpoint of the service is ready.
 	Endpoint_DRAINING Endpoint_Health = 2
 	Endpoint_READY    Endpoint_Health = 3
+	// Its agent has drained, and has ended. Callers try it at most as they do a DRAINING one.
+	Endpoint_STOPPED Endpoint_Health = 4
 )
 
 // Enum value maps for Endpoint_Health.
@@ -98,12 +100,14 @@ var (
 		1: "NOT_READY",
 		2: "DRAINING",
 		3: "READY",
+		4: "STOPPED",
 	}
 	Endpoint_Health_value = map[string]int32{
 		"HEALTH_UNSPECIFIED": 0,
 		"NOT_READY":          1,
 		"DRAINING":           2,
 		"READY":              3,
+		"STOPPED":            4,
 	}
 )
 
@@ -131,7 +135,7 @@ func (x Endpoint_Health) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Endpoint_Health.Descriptor instead.
 func (Endpoint_Health) EnumDescriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{26, 0}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{27, 0}
 }
 
 type AgentState_Phase int32
@@ -198,7 +202,7 @@ func (x AgentState_Phase) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use AgentState_Phase.Descriptor instead.
 func (AgentState_Phase) EnumDescriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{30, 0}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{31, 0}
 }
 
 type Rotation_Step int32
@@ -257,7 +261,7 @@ func (x Rotation_Step) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Rotation_Step.Descriptor instead.
 func (Rotation_Step) EnumDescriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{45, 0}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{46, 0}
 }
 
 type HealthCheck_Status int32
@@ -311,7 +315,7 @@ func (x HealthCheck_Status) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use HealthCheck_Status.Descriptor instead.
 func (HealthCheck_Status) EnumDescriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{50, 0}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{51, 0}
 }
 
 type Restart_State int32
@@ -370,7 +374,7 @@ func (x Restart_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Restart_State.Descriptor instead.
 func (Restart_State) EnumDescriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{55, 0}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{56, 0}
 }
 
 type GuardedContainer_Check int32
@@ -423,7 +427,7 @@ func (x GuardedContainer_Check) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use GuardedContainer_Check.Descriptor instead.
 func (GuardedContainer_Check) EnumDescriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{59, 0}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{60, 0}
 }
 
 type CheckStrictRequest struct {
@@ -533,7 +537,7 @@ type StrictMesh struct {
 	Mode string `protobuf:"bytes,2,opt,name=mode,proto3" json:"mode,omitempty"`
 	// Since when the replica that answers keeps what pods have counted that are gone. It keeps that in memory alone, for a day.
 	Since *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"`
-	// Proxies of the mesh, and how many of them tell what they get.
+	// Proxies of the mesh, and how many of them have told what they get until now: the latter in mode PERMISSIVE alone.
 	Proxies uint32 `protobuf:"varint,4,opt,name=proxies,proto3" json:"proxies,omitempty"`
 	Telling uint32 `protobuf:"varint,5,opt,name=telling,proto3" json:"telling,omitempty"`
 	// What STRICT would refuse, by workload and port: what was seen last comes first. At most 5000.
@@ -760,11 +764,15 @@ type StrictSource struct {
 	Tally   *StrictTally           `protobuf:"bytes,2,opt,name=tally,proto3" json:"tally,omitempty"`
 	// Whose address it is now: a proxy of a mesh, with its workload, or a pod without a sidecar, NAMESPACE/NAME, or a node. All empty: none that is
 	// known, or one that was not there then.
-	Mesh          string `protobuf:"bytes,3,opt,name=mesh,proto3" json:"mesh,omitempty"`
-	Dataplane     string `protobuf:"bytes,4,opt,name=dataplane,proto3" json:"dataplane,omitempty"`
-	Workload      string `protobuf:"bytes,5,opt,name=workload,proto3" json:"workload,omitempty"`
-	Pod           string `protobuf:"bytes,6,opt,name=pod,proto3" json:"pod,omitempty"`
-	Node          string `protobuf:"bytes,7,opt,name=node,proto3" json:"node,omitempty"`
+	Mesh      string `protobuf:"bytes,3,opt,name=mesh,proto3" json:"mesh,omitempty"`
+	Dataplane string `protobuf:"bytes,4,opt,name=dataplane,proto3" json:"dataplane,omitempty"`
+	Workload  string `protobuf:"bytes,5,opt,name=workload,proto3" json:"workload,omitempty"`
+	Pod       string `protobuf:"bytes,6,opt,name=pod,proto3" json:"pod,omitempty"`
+	Node      string `protobuf:"bytes,7,opt,name=node,proto3" json:"node,omitempty"`
+	// It is the address of a machine, or a loopback address: any program there sends from it, whether it has a sidecar or not.
+	Machine bool `protobuf:"varint,8,opt,name=machine,proto3" json:"machine,omitempty"`
+	// MESH/NAME of the proxies that share the machine, at most 20, where it is of several.
+	Dataplanes    []string `protobuf:"bytes,9,rep,name=dataplanes,proto3" json:"dataplanes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -846,6 +854,20 @@ func (x *StrictSource) GetNode() string {
 		return x.Node
 	}
 	return ""
+}
+
+func (x *StrictSource) GetMachine() bool {
+	if x != nil {
+		return x.Machine
+	}
+	return false
+}
+
+func (x *StrictSource) GetDataplanes() []string {
+	if x != nil {
+		return x.Dataplanes
+	}
+	return nil
 }
 
 type StrictTally struct {
@@ -1107,7 +1129,12 @@ type Problem struct {
 	// Errors take effect: what they hit is not used. Warnings do not.
 	Warning bool `protobuf:"varint,4,opt,name=warning,proto3" json:"warning,omitempty"`
 	// Without the place.
-	Text          string `protobuf:"bytes,5,opt,name=text,proto3" json:"text,omitempty"`
+	Text string `protobuf:"bytes,5,opt,name=text,proto3" json:"text,omitempty"`
+	// KIND/NAME in lower case of the object that it is about, and its mesh; empty where unknown.
+	Object string `protobuf:"bytes,6,opt,name=object,proto3" json:"object,omitempty"`
+	Mesh   string `protobuf:"bytes,7,opt,name=mesh,proto3" json:"mesh,omitempty"`
+	// Since when the replica that answers has it; absent where unknown.
+	Since         *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=since,proto3" json:"since,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1175,6 +1202,27 @@ func (x *Problem) GetText() string {
 		return x.Text
 	}
 	return ""
+}
+
+func (x *Problem) GetObject() string {
+	if x != nil {
+		return x.Object
+	}
+	return ""
+}
+
+func (x *Problem) GetMesh() string {
+	if x != nil {
+		return x.Mesh
+	}
+	return ""
+}
+
+func (x *Problem) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
 }
 
 type DrainDataplaneRequest struct {
@@ -1405,8 +1453,10 @@ type Mesh struct {
 	CaExpires *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=ca_expires,json=caExpires,proto3" json:"ca_expires,omitempty"`
 	Proxies   uint32                 `protobuf:"varint,3,opt,name=proxies,proto3" json:"proxies,omitempty"`
 	// Those of them whose Envoy is connected to this replica of the control plane.
-	Connected     uint32 `protobuf:"varint,4,opt,name=connected,proto3" json:"connected,omitempty"`
-	Services      uint32 `protobuf:"varint,5,opt,name=services,proto3" json:"services,omitempty"`
+	Connected uint32 `protobuf:"varint,4,opt,name=connected,proto3" json:"connected,omitempty"`
+	Services  uint32 `protobuf:"varint,5,opt,name=services,proto3" json:"services,omitempty"`
+	// Its Mesh is lost, and it goes on with what is recorded of it.
+	Recorded      bool `protobuf:"varint,6,opt,name=recorded,proto3" json:"recorded,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1474,6 +1524,13 @@ func (x *Mesh) GetServices() uint32 {
 		return x.Services
 	}
 	return 0
+}
+
+func (x *Mesh) GetRecorded() bool {
+	if x != nil {
+		return x.Recorded
+	}
+	return false
 }
 
 type ListDataplanesRequest struct {
@@ -1576,12 +1633,18 @@ type Dataplane struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// JSON of the object with defaults set: mesh, name, labels, spec.
 	Object []byte `protobuf:"bytes,1,opt,name=object,proto3" json:"object,omitempty"`
-	// The agent says that it will end, or the proxy should get no new traffic.
+	// The agent says that it will end and has not ended yet, or the proxy should get no new traffic.
 	Draining bool `protobuf:"varint,2,opt,name=draining,proto3" json:"draining,omitempty"`
 	// Health of each inbound, in order.
 	Inbounds []*InboundHealth `protobuf:"bytes,3,rep,name=inbounds,proto3" json:"inbounds,omitempty"`
 	// Why it should get no new traffic, and why it serves on if it does; empty if it may.
-	Drain         string `protobuf:"bytes,4,opt,name=drain,proto3" json:"drain,omitempty"`
+	Drain string `protobuf:"bytes,4,opt,name=drain,proto3" json:"drain,omitempty"`
+	// Its agent has drained, and has ended.
+	Stopped bool `protobuf:"varint,5,opt,name=stopped,proto3" json:"stopped,omitempty"`
+	// Health of each outbound at which its Envoy listens, in order; with redirection, of the port to which all are redirected.
+	Outbounds []*OutboundHealth `protobuf:"bytes,6,rep,name=outbounds,proto3" json:"outbounds,omitempty"`
+	// The Dataplane belongs to a pod; its name is POD.NAMESPACE.
+	Pod           bool `protobuf:"varint,7,opt,name=pod,proto3" json:"pod,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1644,20 +1707,128 @@ func (x *Dataplane) GetDrain() string {
 	return ""
 }
 
+func (x *Dataplane) GetStopped() bool {
+	if x != nil {
+		return x.Stopped
+	}
+	return false
+}
+
+func (x *Dataplane) GetOutbounds() []*OutboundHealth {
+	if x != nil {
+		return x.Outbounds
+	}
+	return nil
+}
+
+func (x *Dataplane) GetPod() bool {
+	if x != nil {
+		return x.Pod
+	}
+	return false
+}
+
+type OutboundHealth struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// ip:port at which the application calls.
+	Address string `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
+	// Empty with redirection.
+	Service string `protobuf:"bytes,2,opt,name=service,proto3" json:"service,omitempty"`
+	// READY or NOT_READY.
+	Health Endpoint_Health `protobuf:"varint,3,opt,name=health,proto3,enum=sonde.admin.v1.Endpoint_Health" json:"health,omitempty"`
+	// Why it is NOT_READY.
+	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Since when the replica that answers has seen this health; absent where that is older than the replica.
+	Since         *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=since,proto3" json:"since,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OutboundHealth) Reset() {
+	*x = OutboundHealth{}
+	mi := &file_admin_v1_admin_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OutboundHealth) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OutboundHealth) ProtoMessage() {}
+
+func (x *OutboundHealth) ProtoReflect() protoreflect.Message {
+	mi := &file_admin_v1_admin_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OutboundHealth.ProtoReflect.Descriptor instead.
+func (*OutboundHealth) Descriptor() ([]byte, []int) {
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *OutboundHealth) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *OutboundHealth) GetService() string {
+	if x != nil {
+		return x.Service
+	}
+	return ""
+}
+
+func (x *OutboundHealth) GetHealth() Endpoint_Health {
+	if x != nil {
+		return x.Health
+	}
+	return Endpoint_HEALTH_UNSPECIFIED
+}
+
+func (x *OutboundHealth) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *OutboundHealth) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
 type InboundHealth struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Health Endpoint_Health        `protobuf:"varint,1,opt,name=health,proto3,enum=sonde.admin.v1.Endpoint_Health" json:"health,omitempty"`
 	// Why it is NOT_READY, or DRAINING for another reason than a drain.
 	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Names of the services that it is an endpoint of: by its tag, by MeshServices, by Services. Sorted.
-	Services      []string `protobuf:"bytes,3,rep,name=services,proto3" json:"services,omitempty"`
+	Services []string `protobuf:"bytes,3,rep,name=services,proto3" json:"services,omitempty"`
+	// The inbound is READY and its application is unchecked: it has no serviceProbe and no pod.
+	Unchecked bool `protobuf:"varint,4,opt,name=unchecked,proto3" json:"unchecked,omitempty"`
+	// The services whose callers reach this inbound although it is DRAINING, see Endpoint.gets_traffic.
+	Serves []string `protobuf:"bytes,5,rep,name=serves,proto3" json:"serves,omitempty"`
+	// As OutboundHealth.since, of the health and the kind of reason.
+	Since         *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=since,proto3" json:"since,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *InboundHealth) Reset() {
 	*x = InboundHealth{}
-	mi := &file_admin_v1_admin_proto_msgTypes[18]
+	mi := &file_admin_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1669,7 +1840,7 @@ func (x *InboundHealth) String() string {
 func (*InboundHealth) ProtoMessage() {}
 
 func (x *InboundHealth) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[18]
+	mi := &file_admin_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1682,7 +1853,7 @@ func (x *InboundHealth) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InboundHealth.ProtoReflect.Descriptor instead.
 func (*InboundHealth) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{18}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *InboundHealth) GetHealth() Endpoint_Health {
@@ -1706,6 +1877,27 @@ func (x *InboundHealth) GetServices() []string {
 	return nil
 }
 
+func (x *InboundHealth) GetUnchecked() bool {
+	if x != nil {
+		return x.Unchecked
+	}
+	return false
+}
+
+func (x *InboundHealth) GetServes() []string {
+	if x != nil {
+		return x.Serves
+	}
+	return nil
+}
+
+func (x *InboundHealth) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
 type ListServicesRequest struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Filter *Filter                `protobuf:"bytes,1,opt,name=filter,proto3" json:"filter,omitempty"`
@@ -1717,7 +1909,7 @@ type ListServicesRequest struct {
 
 func (x *ListServicesRequest) Reset() {
 	*x = ListServicesRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[19]
+	mi := &file_admin_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1729,7 +1921,7 @@ func (x *ListServicesRequest) String() string {
 func (*ListServicesRequest) ProtoMessage() {}
 
 func (x *ListServicesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[19]
+	mi := &file_admin_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1742,7 +1934,7 @@ func (x *ListServicesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListServicesRequest.ProtoReflect.Descriptor instead.
 func (*ListServicesRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{19}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ListServicesRequest) GetFilter() *Filter {
@@ -1769,7 +1961,7 @@ type ListServicesResponse struct {
 
 func (x *ListServicesResponse) Reset() {
 	*x = ListServicesResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[20]
+	mi := &file_admin_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1781,7 +1973,7 @@ func (x *ListServicesResponse) String() string {
 func (*ListServicesResponse) ProtoMessage() {}
 
 func (x *ListServicesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[20]
+	mi := &file_admin_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1794,7 +1986,7 @@ func (x *ListServicesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListServicesResponse.ProtoReflect.Descriptor instead.
 func (*ListServicesResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{20}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ListServicesResponse) GetServices() []*Service {
@@ -1829,14 +2021,16 @@ type Service struct {
 	// Each caller keeps to one endpoint.
 	Affinity bool `protobuf:"varint,9,opt,name=affinity,proto3" json:"affinity,omitempty"`
 	// Callers reach only the endpoints on their own node.
-	Local         bool `protobuf:"varint,10,opt,name=local,proto3" json:"local,omitempty"`
+	Local bool `protobuf:"varint,10,opt,name=local,proto3" json:"local,omitempty"`
+	// Since when the replica that answers has seen that no endpoint gets traffic; absent if one does, or where that is older than the replica.
+	WithoutSince  *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=without_since,json=withoutSince,proto3" json:"without_since,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Service) Reset() {
 	*x = Service{}
-	mi := &file_admin_v1_admin_proto_msgTypes[21]
+	mi := &file_admin_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1848,7 +2042,7 @@ func (x *Service) String() string {
 func (*Service) ProtoMessage() {}
 
 func (x *Service) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[21]
+	mi := &file_admin_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1861,7 +2055,7 @@ func (x *Service) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Service.ProtoReflect.Descriptor instead.
 func (*Service) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{21}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Service) GetMesh() string {
@@ -1934,6 +2128,13 @@ func (x *Service) GetLocal() bool {
 	return false
 }
 
+func (x *Service) GetWithoutSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.WithoutSince
+	}
+	return nil
+}
+
 type ListMeshServicesRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Filter        *Filter                `protobuf:"bytes,1,opt,name=filter,proto3" json:"filter,omitempty"`
@@ -1943,7 +2144,7 @@ type ListMeshServicesRequest struct {
 
 func (x *ListMeshServicesRequest) Reset() {
 	*x = ListMeshServicesRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[22]
+	mi := &file_admin_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1955,7 +2156,7 @@ func (x *ListMeshServicesRequest) String() string {
 func (*ListMeshServicesRequest) ProtoMessage() {}
 
 func (x *ListMeshServicesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[22]
+	mi := &file_admin_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1968,7 +2169,7 @@ func (x *ListMeshServicesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMeshServicesRequest.ProtoReflect.Descriptor instead.
 func (*ListMeshServicesRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{22}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ListMeshServicesRequest) GetFilter() *Filter {
@@ -1988,7 +2189,7 @@ type ListMeshServicesResponse struct {
 
 func (x *ListMeshServicesResponse) Reset() {
 	*x = ListMeshServicesResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[23]
+	mi := &file_admin_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2000,7 +2201,7 @@ func (x *ListMeshServicesResponse) String() string {
 func (*ListMeshServicesResponse) ProtoMessage() {}
 
 func (x *ListMeshServicesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[23]
+	mi := &file_admin_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2013,7 +2214,7 @@ func (x *ListMeshServicesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMeshServicesResponse.ProtoReflect.Descriptor instead.
 func (*ListMeshServicesResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ListMeshServicesResponse) GetMeshServices() []*MeshService {
@@ -2046,7 +2247,7 @@ type MeshService struct {
 
 func (x *MeshService) Reset() {
 	*x = MeshService{}
-	mi := &file_admin_v1_admin_proto_msgTypes[24]
+	mi := &file_admin_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2058,7 +2259,7 @@ func (x *MeshService) String() string {
 func (*MeshService) ProtoMessage() {}
 
 func (x *MeshService) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[24]
+	mi := &file_admin_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2071,7 +2272,7 @@ func (x *MeshService) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MeshService.ProtoReflect.Descriptor instead.
 func (*MeshService) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{24}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *MeshService) GetObject() []byte {
@@ -2110,14 +2311,18 @@ type MeshServicePort struct {
 	Endpoints uint32 `protobuf:"varint,2,opt,name=endpoints,proto3" json:"endpoints,omitempty"`
 	Ready     uint32 `protobuf:"varint,3,opt,name=ready,proto3" json:"ready,omitempty"`
 	// As Service.reasons.
-	Reasons       []string `protobuf:"bytes,4,rep,name=reasons,proto3" json:"reasons,omitempty"`
+	Reasons []string `protobuf:"bytes,4,rep,name=reasons,proto3" json:"reasons,omitempty"`
+	// How many of the READY ones are unchecked.
+	Unchecked uint32 `protobuf:"varint,5,opt,name=unchecked,proto3" json:"unchecked,omitempty"`
+	// How many get traffic, see Endpoint.gets_traffic.
+	Serving       uint32 `protobuf:"varint,6,opt,name=serving,proto3" json:"serving,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *MeshServicePort) Reset() {
 	*x = MeshServicePort{}
-	mi := &file_admin_v1_admin_proto_msgTypes[25]
+	mi := &file_admin_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2129,7 +2334,7 @@ func (x *MeshServicePort) String() string {
 func (*MeshServicePort) ProtoMessage() {}
 
 func (x *MeshServicePort) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[25]
+	mi := &file_admin_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2142,7 +2347,7 @@ func (x *MeshServicePort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MeshServicePort.ProtoReflect.Descriptor instead.
 func (*MeshServicePort) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{25}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *MeshServicePort) GetService() string {
@@ -2173,6 +2378,20 @@ func (x *MeshServicePort) GetReasons() []string {
 	return nil
 }
 
+func (x *MeshServicePort) GetUnchecked() uint32 {
+	if x != nil {
+		return x.Unchecked
+	}
+	return 0
+}
+
+func (x *MeshServicePort) GetServing() uint32 {
+	if x != nil {
+		return x.Serving
+	}
+	return 0
+}
+
 type Endpoint struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// ip:port
@@ -2188,14 +2407,19 @@ type Endpoint struct {
 	// The Service object names it; else it is an inbound of the Dataplane.
 	Declared bool `protobuf:"varint,7,opt,name=declared,proto3" json:"declared,omitempty"`
 	// The node that it is on, empty if nothing says it.
-	Node          string `protobuf:"bytes,8,opt,name=node,proto3" json:"node,omitempty"`
+	Node string `protobuf:"bytes,8,opt,name=node,proto3" json:"node,omitempty"`
+	// The endpoint is READY and its application is unchecked: an inbound with neither serviceProbe nor pod, or an endpoint of a hand-written Service.
+	Unchecked bool `protobuf:"varint,9,opt,name=unchecked,proto3" json:"unchecked,omitempty"`
+	// Callers are sent to it, and it is not STOPPED: it is READY, or it is DRAINING and no endpoint of the service is READY, of one whose callers reach only
+	// their own node no endpoint there. Of a headless service each is, since callers reach it at its own address.
+	GetsTraffic   bool `protobuf:"varint,10,opt,name=gets_traffic,json=getsTraffic,proto3" json:"gets_traffic,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Endpoint) Reset() {
 	*x = Endpoint{}
-	mi := &file_admin_v1_admin_proto_msgTypes[26]
+	mi := &file_admin_v1_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2207,7 +2431,7 @@ func (x *Endpoint) String() string {
 func (*Endpoint) ProtoMessage() {}
 
 func (x *Endpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[26]
+	mi := &file_admin_v1_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2220,7 +2444,7 @@ func (x *Endpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoint.ProtoReflect.Descriptor instead.
 func (*Endpoint) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{26}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Endpoint) GetAddress() string {
@@ -2279,16 +2503,32 @@ func (x *Endpoint) GetNode() string {
 	return ""
 }
 
+func (x *Endpoint) GetUnchecked() bool {
+	if x != nil {
+		return x.Unchecked
+	}
+	return false
+}
+
+func (x *Endpoint) GetGetsTraffic() bool {
+	if x != nil {
+		return x.GetsTraffic
+	}
+	return false
+}
+
 type ListProxiesRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Filter        *Filter                `protobuf:"bytes,1,opt,name=filter,proto3" json:"filter,omitempty"`
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Filter *Filter                `protobuf:"bytes,1,opt,name=filter,proto3" json:"filter,omitempty"`
+	// Ask the agents whether they live: those that hang are told from the others, which takes 2 s if there is one.
+	Ask           bool `protobuf:"varint,2,opt,name=ask,proto3" json:"ask,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListProxiesRequest) Reset() {
 	*x = ListProxiesRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[27]
+	mi := &file_admin_v1_admin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2300,7 +2540,7 @@ func (x *ListProxiesRequest) String() string {
 func (*ListProxiesRequest) ProtoMessage() {}
 
 func (x *ListProxiesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[27]
+	mi := &file_admin_v1_admin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2313,7 +2553,7 @@ func (x *ListProxiesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProxiesRequest.ProtoReflect.Descriptor instead.
 func (*ListProxiesRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{27}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ListProxiesRequest) GetFilter() *Filter {
@@ -2321,6 +2561,13 @@ func (x *ListProxiesRequest) GetFilter() *Filter {
 		return x.Filter
 	}
 	return nil
+}
+
+func (x *ListProxiesRequest) GetAsk() bool {
+	if x != nil {
+		return x.Ask
+	}
+	return false
 }
 
 type ListProxiesResponse struct {
@@ -2333,7 +2580,7 @@ type ListProxiesResponse struct {
 
 func (x *ListProxiesResponse) Reset() {
 	*x = ListProxiesResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[28]
+	mi := &file_admin_v1_admin_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2345,7 +2592,7 @@ func (x *ListProxiesResponse) String() string {
 func (*ListProxiesResponse) ProtoMessage() {}
 
 func (x *ListProxiesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[28]
+	mi := &file_admin_v1_admin_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2358,7 +2605,7 @@ func (x *ListProxiesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProxiesResponse.ProtoReflect.Descriptor instead.
 func (*ListProxiesResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{28}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ListProxiesResponse) GetProxies() []*Proxy {
@@ -2398,7 +2645,7 @@ type Proxy struct {
 
 func (x *Proxy) Reset() {
 	*x = Proxy{}
-	mi := &file_admin_v1_admin_proto_msgTypes[29]
+	mi := &file_admin_v1_admin_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2410,7 +2657,7 @@ func (x *Proxy) String() string {
 func (*Proxy) ProtoMessage() {}
 
 func (x *Proxy) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[29]
+	mi := &file_admin_v1_admin_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2423,7 +2670,7 @@ func (x *Proxy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Proxy.ProtoReflect.Descriptor instead.
 func (*Proxy) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{29}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Proxy) GetMesh() string {
@@ -2503,7 +2750,7 @@ type AgentState struct {
 
 func (x *AgentState) Reset() {
 	*x = AgentState{}
-	mi := &file_admin_v1_admin_proto_msgTypes[30]
+	mi := &file_admin_v1_admin_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2515,7 +2762,7 @@ func (x *AgentState) String() string {
 func (*AgentState) ProtoMessage() {}
 
 func (x *AgentState) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[30]
+	mi := &file_admin_v1_admin_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2528,7 +2775,7 @@ func (x *AgentState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AgentState.ProtoReflect.Descriptor instead.
 func (*AgentState) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{30}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *AgentState) GetPhase() AgentState_Phase {
@@ -2569,14 +2816,16 @@ type Agent struct {
 	// The replica of the control plane that has the session, empty where there are none.
 	Replica string `protobuf:"bytes,9,opt,name=replica,proto3" json:"replica,omitempty"`
 	// What is wrong with its version beside that of the control plane, human-readable; empty if nothing is, or nothing can be said.
-	VersionSkew   string `protobuf:"bytes,10,opt,name=version_skew,json=versionSkew,proto3" json:"version_skew,omitempty"`
+	VersionSkew string `protobuf:"bytes,10,opt,name=version_skew,json=versionSkew,proto3" json:"version_skew,omitempty"`
+	// It was asked, and has not answered within 2 s: it hangs, or its connection does.
+	Unresponsive  bool `protobuf:"varint,11,opt,name=unresponsive,proto3" json:"unresponsive,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Agent) Reset() {
 	*x = Agent{}
-	mi := &file_admin_v1_admin_proto_msgTypes[31]
+	mi := &file_admin_v1_admin_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2588,7 +2837,7 @@ func (x *Agent) String() string {
 func (*Agent) ProtoMessage() {}
 
 func (x *Agent) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[31]
+	mi := &file_admin_v1_admin_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2601,7 +2850,7 @@ func (x *Agent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Agent.ProtoReflect.Descriptor instead.
 func (*Agent) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{31}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Agent) GetVersion() string {
@@ -2674,6 +2923,13 @@ func (x *Agent) GetVersionSkew() string {
 	return ""
 }
 
+func (x *Agent) GetUnresponsive() bool {
+	if x != nil {
+		return x.Unresponsive
+	}
+	return false
+}
+
 // Stream of ADS.
 type Stream struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
@@ -2692,7 +2948,7 @@ type Stream struct {
 
 func (x *Stream) Reset() {
 	*x = Stream{}
-	mi := &file_admin_v1_admin_proto_msgTypes[32]
+	mi := &file_admin_v1_admin_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2704,7 +2960,7 @@ func (x *Stream) String() string {
 func (*Stream) ProtoMessage() {}
 
 func (x *Stream) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[32]
+	mi := &file_admin_v1_admin_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2717,7 +2973,7 @@ func (x *Stream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stream.ProtoReflect.Descriptor instead.
 func (*Stream) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{32}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Stream) GetConnectedSince() *timestamppb.Timestamp {
@@ -2768,7 +3024,7 @@ type TypeStatus struct {
 
 func (x *TypeStatus) Reset() {
 	*x = TypeStatus{}
-	mi := &file_admin_v1_admin_proto_msgTypes[33]
+	mi := &file_admin_v1_admin_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2780,7 +3036,7 @@ func (x *TypeStatus) String() string {
 func (*TypeStatus) ProtoMessage() {}
 
 func (x *TypeStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[33]
+	mi := &file_admin_v1_admin_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2793,7 +3049,7 @@ func (x *TypeStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TypeStatus.ProtoReflect.Descriptor instead.
 func (*TypeStatus) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{33}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *TypeStatus) GetKind() string {
@@ -2831,7 +3087,7 @@ type Nack struct {
 
 func (x *Nack) Reset() {
 	*x = Nack{}
-	mi := &file_admin_v1_admin_proto_msgTypes[34]
+	mi := &file_admin_v1_admin_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2843,7 +3099,7 @@ func (x *Nack) String() string {
 func (*Nack) ProtoMessage() {}
 
 func (x *Nack) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[34]
+	mi := &file_admin_v1_admin_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2856,7 +3112,7 @@ func (x *Nack) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Nack.ProtoReflect.Descriptor instead.
 func (*Nack) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{34}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Nack) GetResource() string {
@@ -2900,7 +3156,7 @@ type InspectDataplaneRequest struct {
 
 func (x *InspectDataplaneRequest) Reset() {
 	*x = InspectDataplaneRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[35]
+	mi := &file_admin_v1_admin_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2912,7 +3168,7 @@ func (x *InspectDataplaneRequest) String() string {
 func (*InspectDataplaneRequest) ProtoMessage() {}
 
 func (x *InspectDataplaneRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[35]
+	mi := &file_admin_v1_admin_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2925,7 +3181,7 @@ func (x *InspectDataplaneRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectDataplaneRequest.ProtoReflect.Descriptor instead.
 func (*InspectDataplaneRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{35}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *InspectDataplaneRequest) GetMesh() string {
@@ -2959,7 +3215,7 @@ type InspectDataplaneResponse struct {
 
 func (x *InspectDataplaneResponse) Reset() {
 	*x = InspectDataplaneResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[36]
+	mi := &file_admin_v1_admin_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2971,7 +3227,7 @@ func (x *InspectDataplaneResponse) String() string {
 func (*InspectDataplaneResponse) ProtoMessage() {}
 
 func (x *InspectDataplaneResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[36]
+	mi := &file_admin_v1_admin_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2984,7 +3240,7 @@ func (x *InspectDataplaneResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectDataplaneResponse.ProtoReflect.Descriptor instead.
 func (*InspectDataplaneResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{36}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *InspectDataplaneResponse) GetResources() [][]byte {
@@ -3007,7 +3263,7 @@ type InspectEnvoyRequest struct {
 
 func (x *InspectEnvoyRequest) Reset() {
 	*x = InspectEnvoyRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[37]
+	mi := &file_admin_v1_admin_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3019,7 +3275,7 @@ func (x *InspectEnvoyRequest) String() string {
 func (*InspectEnvoyRequest) ProtoMessage() {}
 
 func (x *InspectEnvoyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[37]
+	mi := &file_admin_v1_admin_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3032,7 +3288,7 @@ func (x *InspectEnvoyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectEnvoyRequest.ProtoReflect.Descriptor instead.
 func (*InspectEnvoyRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{37}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *InspectEnvoyRequest) GetMesh() string {
@@ -3066,7 +3322,7 @@ type InspectEnvoyPart struct {
 
 func (x *InspectEnvoyPart) Reset() {
 	*x = InspectEnvoyPart{}
-	mi := &file_admin_v1_admin_proto_msgTypes[38]
+	mi := &file_admin_v1_admin_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3078,7 +3334,7 @@ func (x *InspectEnvoyPart) String() string {
 func (*InspectEnvoyPart) ProtoMessage() {}
 
 func (x *InspectEnvoyPart) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[38]
+	mi := &file_admin_v1_admin_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3091,7 +3347,7 @@ func (x *InspectEnvoyPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectEnvoyPart.ProtoReflect.Descriptor instead.
 func (*InspectEnvoyPart) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{38}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *InspectEnvoyPart) GetData() []byte {
@@ -3114,7 +3370,7 @@ type GenerateDataplaneTokenRequest struct {
 
 func (x *GenerateDataplaneTokenRequest) Reset() {
 	*x = GenerateDataplaneTokenRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[39]
+	mi := &file_admin_v1_admin_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3126,7 +3382,7 @@ func (x *GenerateDataplaneTokenRequest) String() string {
 func (*GenerateDataplaneTokenRequest) ProtoMessage() {}
 
 func (x *GenerateDataplaneTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[39]
+	mi := &file_admin_v1_admin_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3139,7 +3395,7 @@ func (x *GenerateDataplaneTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GenerateDataplaneTokenRequest.ProtoReflect.Descriptor instead.
 func (*GenerateDataplaneTokenRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{39}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *GenerateDataplaneTokenRequest) GetMesh() string {
@@ -3180,7 +3436,7 @@ type GenerateDataplaneTokenResponse struct {
 
 func (x *GenerateDataplaneTokenResponse) Reset() {
 	*x = GenerateDataplaneTokenResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[40]
+	mi := &file_admin_v1_admin_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3192,7 +3448,7 @@ func (x *GenerateDataplaneTokenResponse) String() string {
 func (*GenerateDataplaneTokenResponse) ProtoMessage() {}
 
 func (x *GenerateDataplaneTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[40]
+	mi := &file_admin_v1_admin_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3205,7 +3461,7 @@ func (x *GenerateDataplaneTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GenerateDataplaneTokenResponse.ProtoReflect.Descriptor instead.
 func (*GenerateDataplaneTokenResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{40}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *GenerateDataplaneTokenResponse) GetToken() string {
@@ -3233,7 +3489,7 @@ type RotateCARequest struct {
 
 func (x *RotateCARequest) Reset() {
 	*x = RotateCARequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[41]
+	mi := &file_admin_v1_admin_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3245,7 +3501,7 @@ func (x *RotateCARequest) String() string {
 func (*RotateCARequest) ProtoMessage() {}
 
 func (x *RotateCARequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[41]
+	mi := &file_admin_v1_admin_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3258,7 +3514,7 @@ func (x *RotateCARequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateCARequest.ProtoReflect.Descriptor instead.
 func (*RotateCARequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{41}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *RotateCARequest) GetMesh() string {
@@ -3284,7 +3540,7 @@ type GetRotationRequest struct {
 
 func (x *GetRotationRequest) Reset() {
 	*x = GetRotationRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[42]
+	mi := &file_admin_v1_admin_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3296,7 +3552,7 @@ func (x *GetRotationRequest) String() string {
 func (*GetRotationRequest) ProtoMessage() {}
 
 func (x *GetRotationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[42]
+	mi := &file_admin_v1_admin_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3309,7 +3565,7 @@ func (x *GetRotationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRotationRequest.ProtoReflect.Descriptor instead.
 func (*GetRotationRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{42}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *GetRotationRequest) GetMesh() string {
@@ -3331,7 +3587,7 @@ type RotateServingCARequest struct {
 
 func (x *RotateServingCARequest) Reset() {
 	*x = RotateServingCARequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[43]
+	mi := &file_admin_v1_admin_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3343,7 +3599,7 @@ func (x *RotateServingCARequest) String() string {
 func (*RotateServingCARequest) ProtoMessage() {}
 
 func (x *RotateServingCARequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[43]
+	mi := &file_admin_v1_admin_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3356,7 +3612,7 @@ func (x *RotateServingCARequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateServingCARequest.ProtoReflect.Descriptor instead.
 func (*RotateServingCARequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{43}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *RotateServingCARequest) GetForce() bool {
@@ -3381,7 +3637,7 @@ type GetServingRotationRequest struct {
 
 func (x *GetServingRotationRequest) Reset() {
 	*x = GetServingRotationRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[44]
+	mi := &file_admin_v1_admin_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3393,7 +3649,7 @@ func (x *GetServingRotationRequest) String() string {
 func (*GetServingRotationRequest) ProtoMessage() {}
 
 func (x *GetServingRotationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[44]
+	mi := &file_admin_v1_admin_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3406,7 +3662,7 @@ func (x *GetServingRotationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetServingRotationRequest.ProtoReflect.Descriptor instead.
 func (*GetServingRotationRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{44}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{45}
 }
 
 type Rotation struct {
@@ -3428,7 +3684,7 @@ type Rotation struct {
 
 func (x *Rotation) Reset() {
 	*x = Rotation{}
-	mi := &file_admin_v1_admin_proto_msgTypes[45]
+	mi := &file_admin_v1_admin_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3440,7 +3696,7 @@ func (x *Rotation) String() string {
 func (*Rotation) ProtoMessage() {}
 
 func (x *Rotation) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[45]
+	mi := &file_admin_v1_admin_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3453,7 +3709,7 @@ func (x *Rotation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rotation.ProtoReflect.Descriptor instead.
 func (*Rotation) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{45}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Rotation) GetStep() Rotation_Step {
@@ -3509,7 +3765,7 @@ type WaitingReplica struct {
 
 func (x *WaitingReplica) Reset() {
 	*x = WaitingReplica{}
-	mi := &file_admin_v1_admin_proto_msgTypes[46]
+	mi := &file_admin_v1_admin_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3521,7 +3777,7 @@ func (x *WaitingReplica) String() string {
 func (*WaitingReplica) ProtoMessage() {}
 
 func (x *WaitingReplica) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[46]
+	mi := &file_admin_v1_admin_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3534,7 +3790,7 @@ func (x *WaitingReplica) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitingReplica.ProtoReflect.Descriptor instead.
 func (*WaitingReplica) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{46}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *WaitingReplica) GetName() string {
@@ -3569,7 +3825,7 @@ type Waiting struct {
 
 func (x *Waiting) Reset() {
 	*x = Waiting{}
-	mi := &file_admin_v1_admin_proto_msgTypes[47]
+	mi := &file_admin_v1_admin_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3581,7 +3837,7 @@ func (x *Waiting) String() string {
 func (*Waiting) ProtoMessage() {}
 
 func (x *Waiting) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[47]
+	mi := &file_admin_v1_admin_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3594,7 +3850,7 @@ func (x *Waiting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Waiting.ProtoReflect.Descriptor instead.
 func (*Waiting) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{47}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *Waiting) GetName() string {
@@ -3640,7 +3896,7 @@ type GetHealthRequest struct {
 
 func (x *GetHealthRequest) Reset() {
 	*x = GetHealthRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[48]
+	mi := &file_admin_v1_admin_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3652,7 +3908,7 @@ func (x *GetHealthRequest) String() string {
 func (*GetHealthRequest) ProtoMessage() {}
 
 func (x *GetHealthRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[48]
+	mi := &file_admin_v1_admin_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3665,7 +3921,7 @@ func (x *GetHealthRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetHealthRequest.ProtoReflect.Descriptor instead.
 func (*GetHealthRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{48}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{49}
 }
 
 type Health struct {
@@ -3678,7 +3934,7 @@ type Health struct {
 
 func (x *Health) Reset() {
 	*x = Health{}
-	mi := &file_admin_v1_admin_proto_msgTypes[49]
+	mi := &file_admin_v1_admin_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3690,7 +3946,7 @@ func (x *Health) String() string {
 func (*Health) ProtoMessage() {}
 
 func (x *Health) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[49]
+	mi := &file_admin_v1_admin_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3703,7 +3959,7 @@ func (x *Health) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Health.ProtoReflect.Descriptor instead.
 func (*Health) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{49}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *Health) GetChecks() []*HealthCheck {
@@ -3732,7 +3988,7 @@ type HealthCheck struct {
 
 func (x *HealthCheck) Reset() {
 	*x = HealthCheck{}
-	mi := &file_admin_v1_admin_proto_msgTypes[50]
+	mi := &file_admin_v1_admin_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3744,7 +4000,7 @@ func (x *HealthCheck) String() string {
 func (*HealthCheck) ProtoMessage() {}
 
 func (x *HealthCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[50]
+	mi := &file_admin_v1_admin_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3757,7 +4013,7 @@ func (x *HealthCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthCheck.ProtoReflect.Descriptor instead.
 func (*HealthCheck) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{50}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *HealthCheck) GetGroup() string {
@@ -3821,7 +4077,7 @@ type HealthChange struct {
 
 func (x *HealthChange) Reset() {
 	*x = HealthChange{}
-	mi := &file_admin_v1_admin_proto_msgTypes[51]
+	mi := &file_admin_v1_admin_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3833,7 +4089,7 @@ func (x *HealthChange) String() string {
 func (*HealthChange) ProtoMessage() {}
 
 func (x *HealthChange) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[51]
+	mi := &file_admin_v1_admin_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3846,7 +4102,7 @@ func (x *HealthChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthChange.ProtoReflect.Descriptor instead.
 func (*HealthChange) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{51}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *HealthChange) GetAt() *timestamppb.Timestamp {
@@ -3880,7 +4136,7 @@ type ListRestartsRequest struct {
 
 func (x *ListRestartsRequest) Reset() {
 	*x = ListRestartsRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[52]
+	mi := &file_admin_v1_admin_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3892,7 +4148,7 @@ func (x *ListRestartsRequest) String() string {
 func (*ListRestartsRequest) ProtoMessage() {}
 
 func (x *ListRestartsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[52]
+	mi := &file_admin_v1_admin_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3905,7 +4161,7 @@ func (x *ListRestartsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRestartsRequest.ProtoReflect.Descriptor instead.
 func (*ListRestartsRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{52}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *ListRestartsRequest) GetNamespace() string {
@@ -3933,7 +4189,7 @@ type ListRestartsResponse struct {
 
 func (x *ListRestartsResponse) Reset() {
 	*x = ListRestartsResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[53]
+	mi := &file_admin_v1_admin_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3945,7 +4201,7 @@ func (x *ListRestartsResponse) String() string {
 func (*ListRestartsResponse) ProtoMessage() {}
 
 func (x *ListRestartsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[53]
+	mi := &file_admin_v1_admin_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3958,7 +4214,7 @@ func (x *ListRestartsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRestartsResponse.ProtoReflect.Descriptor instead.
 func (*ListRestartsResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{53}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *ListRestartsResponse) GetRestarts() []*Restart {
@@ -4006,17 +4262,20 @@ type RestartRound struct {
 	// enforce, dryRun or off.
 	Mode string `protobuf:"bytes,4,opt,name=mode,proto3" json:"mode,omitempty"`
 	// Nothing is granted while the breaker is open. Within a minute so many of the guarded containers have failed, of so many workloads.
-	BreakerOpen   bool   `protobuf:"varint,5,opt,name=breaker_open,json=breakerOpen,proto3" json:"breaker_open,omitempty"`
-	Failed        uint32 `protobuf:"varint,6,opt,name=failed,proto3" json:"failed,omitempty"`
-	Workloads     uint32 `protobuf:"varint,7,opt,name=workloads,proto3" json:"workloads,omitempty"`
-	Guarded       uint32 `protobuf:"varint,8,opt,name=guarded,proto3" json:"guarded,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	BreakerOpen bool   `protobuf:"varint,5,opt,name=breaker_open,json=breakerOpen,proto3" json:"breaker_open,omitempty"`
+	Failed      uint32 `protobuf:"varint,6,opt,name=failed,proto3" json:"failed,omitempty"`
+	Workloads   uint32 `protobuf:"varint,7,opt,name=workloads,proto3" json:"workloads,omitempty"`
+	Guarded     uint32 `protobuf:"varint,8,opt,name=guarded,proto3" json:"guarded,omitempty"`
+	// The only namespace for which the breaker is open, and how many of its containers have failed; empty if there is no such namespace.
+	BreakerNamespace       string `protobuf:"bytes,9,opt,name=breaker_namespace,json=breakerNamespace,proto3" json:"breaker_namespace,omitempty"`
+	BreakerNamespaceFailed uint32 `protobuf:"varint,10,opt,name=breaker_namespace_failed,json=breakerNamespaceFailed,proto3" json:"breaker_namespace_failed,omitempty"`
+	unknownFields          protoimpl.UnknownFields
+	sizeCache              protoimpl.SizeCache
 }
 
 func (x *RestartRound) Reset() {
 	*x = RestartRound{}
-	mi := &file_admin_v1_admin_proto_msgTypes[54]
+	mi := &file_admin_v1_admin_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4028,7 +4287,7 @@ func (x *RestartRound) String() string {
 func (*RestartRound) ProtoMessage() {}
 
 func (x *RestartRound) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[54]
+	mi := &file_admin_v1_admin_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4041,7 +4300,7 @@ func (x *RestartRound) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartRound.ProtoReflect.Descriptor instead.
 func (*RestartRound) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{54}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *RestartRound) GetReplica() string {
@@ -4100,6 +4359,20 @@ func (x *RestartRound) GetGuarded() uint32 {
 	return 0
 }
 
+func (x *RestartRound) GetBreakerNamespace() string {
+	if x != nil {
+		return x.BreakerNamespace
+	}
+	return ""
+}
+
+func (x *RestartRound) GetBreakerNamespaceFailed() uint32 {
+	if x != nil {
+		return x.BreakerNamespaceFailed
+	}
+	return 0
+}
+
 // Restart of a guarded container that fails, or may restart, or has just restarted.
 type Restart struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
@@ -4123,7 +4396,7 @@ type Restart struct {
 
 func (x *Restart) Reset() {
 	*x = Restart{}
-	mi := &file_admin_v1_admin_proto_msgTypes[55]
+	mi := &file_admin_v1_admin_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4135,7 +4408,7 @@ func (x *Restart) String() string {
 func (*Restart) ProtoMessage() {}
 
 func (x *Restart) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[55]
+	mi := &file_admin_v1_admin_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4148,7 +4421,7 @@ func (x *Restart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Restart.ProtoReflect.Descriptor instead.
 func (*Restart) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{55}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *Restart) GetNamespace() string {
@@ -4238,7 +4511,7 @@ type RestartDecision struct {
 
 func (x *RestartDecision) Reset() {
 	*x = RestartDecision{}
-	mi := &file_admin_v1_admin_proto_msgTypes[56]
+	mi := &file_admin_v1_admin_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4250,7 +4523,7 @@ func (x *RestartDecision) String() string {
 func (*RestartDecision) ProtoMessage() {}
 
 func (x *RestartDecision) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[56]
+	mi := &file_admin_v1_admin_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4263,7 +4536,7 @@ func (x *RestartDecision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartDecision.ProtoReflect.Descriptor instead.
 func (*RestartDecision) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{56}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *RestartDecision) GetPodUid() string {
@@ -4347,7 +4620,7 @@ type ExplainRestartRequest struct {
 
 func (x *ExplainRestartRequest) Reset() {
 	*x = ExplainRestartRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[57]
+	mi := &file_admin_v1_admin_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4359,7 +4632,7 @@ func (x *ExplainRestartRequest) String() string {
 func (*ExplainRestartRequest) ProtoMessage() {}
 
 func (x *ExplainRestartRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[57]
+	mi := &file_admin_v1_admin_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4372,7 +4645,7 @@ func (x *ExplainRestartRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRestartRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRestartRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{57}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *ExplainRestartRequest) GetNamespace() string {
@@ -4412,7 +4685,7 @@ type ExplainRestartResponse struct {
 
 func (x *ExplainRestartResponse) Reset() {
 	*x = ExplainRestartResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[58]
+	mi := &file_admin_v1_admin_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4424,7 +4697,7 @@ func (x *ExplainRestartResponse) String() string {
 func (*ExplainRestartResponse) ProtoMessage() {}
 
 func (x *ExplainRestartResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[58]
+	mi := &file_admin_v1_admin_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4437,7 +4710,7 @@ func (x *ExplainRestartResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRestartResponse.ProtoReflect.Descriptor instead.
 func (*ExplainRestartResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{58}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *ExplainRestartResponse) GetNamespace() string {
@@ -4535,7 +4808,7 @@ type GuardedContainer struct {
 
 func (x *GuardedContainer) Reset() {
 	*x = GuardedContainer{}
-	mi := &file_admin_v1_admin_proto_msgTypes[59]
+	mi := &file_admin_v1_admin_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4547,7 +4820,7 @@ func (x *GuardedContainer) String() string {
 func (*GuardedContainer) ProtoMessage() {}
 
 func (x *GuardedContainer) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[59]
+	mi := &file_admin_v1_admin_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4560,7 +4833,7 @@ func (x *GuardedContainer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GuardedContainer.ProtoReflect.Descriptor instead.
 func (*GuardedContainer) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{59}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *GuardedContainer) GetName() string {
@@ -4629,7 +4902,7 @@ type RestartWorkload struct {
 
 func (x *RestartWorkload) Reset() {
 	*x = RestartWorkload{}
-	mi := &file_admin_v1_admin_proto_msgTypes[60]
+	mi := &file_admin_v1_admin_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4641,7 +4914,7 @@ func (x *RestartWorkload) String() string {
 func (*RestartWorkload) ProtoMessage() {}
 
 func (x *RestartWorkload) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[60]
+	mi := &file_admin_v1_admin_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4654,7 +4927,7 @@ func (x *RestartWorkload) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartWorkload.ProtoReflect.Descriptor instead.
 func (*RestartWorkload) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{60}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *RestartWorkload) GetName() string {
@@ -4743,7 +5016,7 @@ type RestartGrant struct {
 
 func (x *RestartGrant) Reset() {
 	*x = RestartGrant{}
-	mi := &file_admin_v1_admin_proto_msgTypes[61]
+	mi := &file_admin_v1_admin_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4755,7 +5028,7 @@ func (x *RestartGrant) String() string {
 func (*RestartGrant) ProtoMessage() {}
 
 func (x *RestartGrant) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[61]
+	mi := &file_admin_v1_admin_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4768,7 +5041,7 @@ func (x *RestartGrant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartGrant.ProtoReflect.Descriptor instead.
 func (*RestartGrant) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{61}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *RestartGrant) GetPod() string {
@@ -4853,7 +5126,7 @@ type ReleaseRestartsRequest struct {
 
 func (x *ReleaseRestartsRequest) Reset() {
 	*x = ReleaseRestartsRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[62]
+	mi := &file_admin_v1_admin_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4865,7 +5138,7 @@ func (x *ReleaseRestartsRequest) String() string {
 func (*ReleaseRestartsRequest) ProtoMessage() {}
 
 func (x *ReleaseRestartsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[62]
+	mi := &file_admin_v1_admin_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4878,7 +5151,7 @@ func (x *ReleaseRestartsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseRestartsRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseRestartsRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{62}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *ReleaseRestartsRequest) GetNamespace() string {
@@ -4907,7 +5180,7 @@ type ReleaseRestartsResponse struct {
 
 func (x *ReleaseRestartsResponse) Reset() {
 	*x = ReleaseRestartsResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[63]
+	mi := &file_admin_v1_admin_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4919,7 +5192,7 @@ func (x *ReleaseRestartsResponse) String() string {
 func (*ReleaseRestartsResponse) ProtoMessage() {}
 
 func (x *ReleaseRestartsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[63]
+	mi := &file_admin_v1_admin_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4932,7 +5205,7 @@ func (x *ReleaseRestartsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseRestartsResponse.ProtoReflect.Descriptor instead.
 func (*ReleaseRestartsResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{63}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *ReleaseRestartsResponse) GetWorkload() string {
@@ -4961,7 +5234,7 @@ type FreezeZoneRequest struct {
 
 func (x *FreezeZoneRequest) Reset() {
 	*x = FreezeZoneRequest{}
-	mi := &file_admin_v1_admin_proto_msgTypes[64]
+	mi := &file_admin_v1_admin_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4973,7 +5246,7 @@ func (x *FreezeZoneRequest) String() string {
 func (*FreezeZoneRequest) ProtoMessage() {}
 
 func (x *FreezeZoneRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[64]
+	mi := &file_admin_v1_admin_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4986,7 +5259,7 @@ func (x *FreezeZoneRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FreezeZoneRequest.ProtoReflect.Descriptor instead.
 func (*FreezeZoneRequest) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{64}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *FreezeZoneRequest) GetZone() string {
@@ -5017,7 +5290,7 @@ type FreezeZoneResponse struct {
 
 func (x *FreezeZoneResponse) Reset() {
 	*x = FreezeZoneResponse{}
-	mi := &file_admin_v1_admin_proto_msgTypes[65]
+	mi := &file_admin_v1_admin_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5029,7 +5302,7 @@ func (x *FreezeZoneResponse) String() string {
 func (*FreezeZoneResponse) ProtoMessage() {}
 
 func (x *FreezeZoneResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_admin_v1_admin_proto_msgTypes[65]
+	mi := &file_admin_v1_admin_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5042,7 +5315,7 @@ func (x *FreezeZoneResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FreezeZoneResponse.ProtoReflect.Descriptor instead.
 func (*FreezeZoneResponse) Descriptor() ([]byte, []int) {
-	return file_admin_v1_admin_proto_rawDescGZIP(), []int{65}
+	return file_admin_v1_admin_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *FreezeZoneResponse) GetKeptPercent() uint32 {
@@ -5105,7 +5378,7 @@ const file_admin_v1_admin_proto_rawDesc = "" +
 	"\tPLAINTEXT\x10\x01\x12\x13\n" +
 	"\x0fAPPLICATION_TLS\x10\x02\x12\x0e\n" +
 	"\n" +
-	"NO_INBOUND\x10\x03\"\xcf\x01\n" +
+	"NO_INBOUND\x10\x03\"\x89\x02\n" +
 	"\fStrictSource\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x121\n" +
 	"\x05tally\x18\x02 \x01(\v2\x1b.sonde.admin.v1.StrictTallyR\x05tally\x12\x12\n" +
@@ -5113,7 +5386,11 @@ const file_admin_v1_admin_proto_rawDesc = "" +
 	"\tdataplane\x18\x04 \x01(\tR\tdataplane\x12\x1a\n" +
 	"\bworkload\x18\x05 \x01(\tR\bworkload\x12\x10\n" +
 	"\x03pod\x18\x06 \x01(\tR\x03pod\x12\x12\n" +
-	"\x04node\x18\a \x01(\tR\x04node\"\x99\x01\n" +
+	"\x04node\x18\a \x01(\tR\x04node\x12\x18\n" +
+	"\amachine\x18\b \x01(\bR\amachine\x12\x1e\n" +
+	"\n" +
+	"dataplanes\x18\t \x03(\tR\n" +
+	"dataplanes\"\x99\x01\n" +
 	"\vStrictTally\x12\x14\n" +
 	"\x05count\x18\x01 \x01(\x04R\x05count\x12\x12\n" +
 	"\x04open\x18\x02 \x01(\rR\x04open\x120\n" +
@@ -5129,13 +5406,16 @@ const file_admin_v1_admin_proto_rawDesc = "" +
 	"\bleft_out\x18\x01 \x01(\rR\aleftOut\x123\n" +
 	"\bproblems\x18\x02 \x03(\v2\x17.sonde.admin.v1.ProblemR\bproblems\x12\x12\n" +
 	"\x04near\x18\x03 \x01(\tR\x04near\x12)\n" +
-	"\x10missing_replicas\x18\x04 \x03(\tR\x0fmissingReplicas\"{\n" +
+	"\x10missing_replicas\x18\x04 \x03(\tR\x0fmissingReplicas\"\xd9\x01\n" +
 	"\aProblem\x12\x12\n" +
 	"\x04file\x18\x01 \x01(\tR\x04file\x12\x1a\n" +
 	"\bdocument\x18\x02 \x01(\rR\bdocument\x12\x12\n" +
 	"\x04line\x18\x03 \x01(\rR\x04line\x12\x18\n" +
 	"\awarning\x18\x04 \x01(\bR\awarning\x12\x12\n" +
-	"\x04text\x18\x05 \x01(\tR\x04text\"k\n" +
+	"\x04text\x18\x05 \x01(\tR\x04text\x12\x16\n" +
+	"\x06object\x18\x06 \x01(\tR\x06object\x12\x12\n" +
+	"\x04mesh\x18\a \x01(\tR\x04mesh\x120\n" +
+	"\x05since\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"k\n" +
 	"\x15DrainDataplaneRequest\x12\x12\n" +
 	"\x04mesh\x18\x01 \x01(\tR\x04mesh\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
@@ -5148,36 +5428,49 @@ const file_admin_v1_admin_proto_rawDesc = "" +
 	"\x06filter\x18\x01 \x01(\v2\x16.sonde.admin.v1.FilterR\x06filter\"l\n" +
 	"\x12ListMeshesResponse\x12,\n" +
 	"\x06meshes\x18\x01 \x03(\v2\x14.sonde.admin.v1.MeshR\x06meshes\x12(\n" +
-	"\x04tail\x18\x02 \x01(\v2\x14.sonde.admin.v1.TailR\x04tail\"\xad\x01\n" +
+	"\x04tail\x18\x02 \x01(\v2\x14.sonde.admin.v1.TailR\x04tail\"\xc9\x01\n" +
 	"\x04Mesh\x12\x16\n" +
 	"\x06object\x18\x01 \x01(\fR\x06object\x129\n" +
 	"\n" +
 	"ca_expires\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\tcaExpires\x12\x18\n" +
 	"\aproxies\x18\x03 \x01(\rR\aproxies\x12\x1c\n" +
 	"\tconnected\x18\x04 \x01(\rR\tconnected\x12\x1a\n" +
-	"\bservices\x18\x05 \x01(\rR\bservices\"G\n" +
+	"\bservices\x18\x05 \x01(\rR\bservices\x12\x1a\n" +
+	"\brecorded\x18\x06 \x01(\bR\brecorded\"G\n" +
 	"\x15ListDataplanesRequest\x12.\n" +
 	"\x06filter\x18\x01 \x01(\v2\x16.sonde.admin.v1.FilterR\x06filter\"}\n" +
 	"\x16ListDataplanesResponse\x129\n" +
 	"\n" +
 	"dataplanes\x18\x01 \x03(\v2\x19.sonde.admin.v1.DataplaneR\n" +
 	"dataplanes\x12(\n" +
-	"\x04tail\x18\x02 \x01(\v2\x14.sonde.admin.v1.TailR\x04tail\"\x90\x01\n" +
+	"\x04tail\x18\x02 \x01(\v2\x14.sonde.admin.v1.TailR\x04tail\"\xfa\x01\n" +
 	"\tDataplane\x12\x16\n" +
 	"\x06object\x18\x01 \x01(\fR\x06object\x12\x1a\n" +
 	"\bdraining\x18\x02 \x01(\bR\bdraining\x129\n" +
 	"\binbounds\x18\x03 \x03(\v2\x1d.sonde.admin.v1.InboundHealthR\binbounds\x12\x14\n" +
-	"\x05drain\x18\x04 \x01(\tR\x05drain\"|\n" +
+	"\x05drain\x18\x04 \x01(\tR\x05drain\x12\x18\n" +
+	"\astopped\x18\x05 \x01(\bR\astopped\x12<\n" +
+	"\toutbounds\x18\x06 \x03(\v2\x1e.sonde.admin.v1.OutboundHealthR\toutbounds\x12\x10\n" +
+	"\x03pod\x18\a \x01(\bR\x03pod\"\xc7\x01\n" +
+	"\x0eOutboundHealth\x12\x18\n" +
+	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x18\n" +
+	"\aservice\x18\x02 \x01(\tR\aservice\x127\n" +
+	"\x06health\x18\x03 \x01(\x0e2\x1f.sonde.admin.v1.Endpoint.HealthR\x06health\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\x120\n" +
+	"\x05since\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"\xe4\x01\n" +
 	"\rInboundHealth\x127\n" +
 	"\x06health\x18\x01 \x01(\x0e2\x1f.sonde.admin.v1.Endpoint.HealthR\x06health\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x1a\n" +
-	"\bservices\x18\x03 \x03(\tR\bservices\"[\n" +
+	"\bservices\x18\x03 \x03(\tR\bservices\x12\x1c\n" +
+	"\tunchecked\x18\x04 \x01(\bR\tunchecked\x12\x16\n" +
+	"\x06serves\x18\x05 \x03(\tR\x06serves\x120\n" +
+	"\x05since\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"[\n" +
 	"\x13ListServicesRequest\x12.\n" +
 	"\x06filter\x18\x01 \x01(\v2\x16.sonde.admin.v1.FilterR\x06filter\x12\x14\n" +
 	"\x05ports\x18\x02 \x01(\bR\x05ports\"u\n" +
 	"\x14ListServicesResponse\x123\n" +
 	"\bservices\x18\x01 \x03(\v2\x17.sonde.admin.v1.ServiceR\bservices\x12(\n" +
-	"\x04tail\x18\x02 \x01(\v2\x14.sonde.admin.v1.TailR\x04tail\"\xab\x02\n" +
+	"\x04tail\x18\x02 \x01(\v2\x14.sonde.admin.v1.TailR\x04tail\"\xec\x02\n" +
 	"\aService\x12\x12\n" +
 	"\x04mesh\x18\x01 \x01(\tR\x04mesh\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1a\n" +
@@ -5191,7 +5484,8 @@ const file_admin_v1_admin_proto_rawDesc = "" +
 	"\areasons\x18\b \x03(\tR\areasons\x12\x1a\n" +
 	"\baffinity\x18\t \x01(\bR\baffinity\x12\x14\n" +
 	"\x05local\x18\n" +
-	" \x01(\bR\x05local\"I\n" +
+	" \x01(\bR\x05local\x12?\n" +
+	"\rwithout_since\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\fwithoutSince\"I\n" +
 	"\x17ListMeshServicesRequest\x12.\n" +
 	"\x06filter\x18\x01 \x01(\v2\x16.sonde.admin.v1.FilterR\x06filter\"\x86\x01\n" +
 	"\x18ListMeshServicesResponse\x12@\n" +
@@ -5203,12 +5497,14 @@ const file_admin_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"dataplanes\x18\x03 \x03(\tR\n" +
 	"dataplanes\x125\n" +
-	"\x05ports\x18\x04 \x03(\v2\x1f.sonde.admin.v1.MeshServicePortR\x05ports\"y\n" +
+	"\x05ports\x18\x04 \x03(\v2\x1f.sonde.admin.v1.MeshServicePortR\x05ports\"\xb1\x01\n" +
 	"\x0fMeshServicePort\x12\x18\n" +
 	"\aservice\x18\x01 \x01(\tR\aservice\x12\x1c\n" +
 	"\tendpoints\x18\x02 \x01(\rR\tendpoints\x12\x14\n" +
 	"\x05ready\x18\x03 \x01(\rR\x05ready\x12\x18\n" +
-	"\areasons\x18\x04 \x03(\tR\areasons\"\xed\x02\n" +
+	"\areasons\x18\x04 \x03(\tR\areasons\x12\x1c\n" +
+	"\tunchecked\x18\x05 \x01(\rR\tunchecked\x12\x18\n" +
+	"\aserving\x18\x06 \x01(\rR\aserving\"\xbb\x03\n" +
 	"\bEndpoint\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x127\n" +
 	"\x06health\x18\x02 \x01(\x0e2\x1f.sonde.admin.v1.Endpoint.HealthR\x06health\x12\x18\n" +
@@ -5217,14 +5513,19 @@ const file_admin_v1_admin_proto_rawDesc = "" +
 	"\x06reason\x18\x05 \x01(\tR\x06reason\x12D\n" +
 	"\x10agent_lost_since\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x0eagentLostSince\x12\x1a\n" +
 	"\bdeclared\x18\a \x01(\bR\bdeclared\x12\x12\n" +
-	"\x04node\x18\b \x01(\tR\x04node\"H\n" +
+	"\x04node\x18\b \x01(\tR\x04node\x12\x1c\n" +
+	"\tunchecked\x18\t \x01(\bR\tunchecked\x12!\n" +
+	"\fgets_traffic\x18\n" +
+	" \x01(\bR\vgetsTraffic\"U\n" +
 	"\x06Health\x12\x16\n" +
 	"\x12HEALTH_UNSPECIFIED\x10\x00\x12\r\n" +
 	"\tNOT_READY\x10\x01\x12\f\n" +
 	"\bDRAINING\x10\x02\x12\t\n" +
-	"\x05READY\x10\x03\"D\n" +
+	"\x05READY\x10\x03\x12\v\n" +
+	"\aSTOPPED\x10\x04\"V\n" +
 	"\x12ListProxiesRequest\x12.\n" +
-	"\x06filter\x18\x01 \x01(\v2\x16.sonde.admin.v1.FilterR\x06filter\"p\n" +
+	"\x06filter\x18\x01 \x01(\v2\x16.sonde.admin.v1.FilterR\x06filter\x12\x10\n" +
+	"\x03ask\x18\x02 \x01(\bR\x03ask\"p\n" +
 	"\x13ListProxiesResponse\x12/\n" +
 	"\aproxies\x18\x01 \x03(\v2\x15.sonde.admin.v1.ProxyR\aproxies\x12(\n" +
 	"\x04tail\x18\x02 \x01(\v2\x14.sonde.admin.v1.TailR\x04tail\"\xba\x02\n" +
@@ -5251,7 +5552,7 @@ const file_admin_v1_admin_proto_rawDesc = "" +
 	"\x04LOST\x10\x03\x12\v\n" +
 	"\aSTOPPED\x10\x04\x12\x10\n" +
 	"\fNEVER_JOINED\x10\x05\x12\v\n" +
-	"\aWAITING\x10\x06\"\x8e\x03\n" +
+	"\aWAITING\x10\x06\"\xb2\x03\n" +
 	"\x05Agent\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12#\n" +
 	"\renvoy_version\x18\x02 \x01(\tR\fenvoyVersion\x12\x1a\n" +
@@ -5265,7 +5566,8 @@ const file_admin_v1_admin_proto_rawDesc = "" +
 	"envoy_down\x18\b \x01(\tR\tenvoyDown\x12\x18\n" +
 	"\areplica\x18\t \x01(\tR\areplica\x12!\n" +
 	"\fversion_skew\x18\n" +
-	" \x01(\tR\vversionSkew\"\xc9\x01\n" +
+	" \x01(\tR\vversionSkew\x12\"\n" +
+	"\funresponsive\x18\v \x01(\bR\funresponsive\"\xc9\x01\n" +
 	"\x06Stream\x12C\n" +
 	"\x0fconnected_since\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x0econnectedSince\x12\x14\n" +
 	"\x05delta\x18\x02 \x01(\bR\x05delta\x120\n" +
@@ -5362,7 +5664,7 @@ const file_admin_v1_admin_proto_rawDesc = "" +
 	"\x05round\x18\x02 \x01(\v2\x1c.sonde.admin.v1.RestartRoundR\x05round\x12\x1c\n" +
 	"\tunhelpful\x18\x03 \x03(\tR\tunhelpful\x12\x18\n" +
 	"\aguarded\x18\x04 \x01(\rR\aguarded\x12(\n" +
-	"\x04tail\x18\x05 \x01(\v2\x14.sonde.admin.v1.TailR\x04tail\"\xf1\x01\n" +
+	"\x04tail\x18\x05 \x01(\v2\x14.sonde.admin.v1.TailR\x04tail\"\xd8\x02\n" +
 	"\fRestartRound\x12\x18\n" +
 	"\areplica\x18\x01 \x01(\tR\areplica\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x03R\x05epoch\x12*\n" +
@@ -5371,7 +5673,10 @@ const file_admin_v1_admin_proto_rawDesc = "" +
 	"\fbreaker_open\x18\x05 \x01(\bR\vbreakerOpen\x12\x16\n" +
 	"\x06failed\x18\x06 \x01(\rR\x06failed\x12\x1c\n" +
 	"\tworkloads\x18\a \x01(\rR\tworkloads\x12\x18\n" +
-	"\aguarded\x18\b \x01(\rR\aguarded\"\x9c\x03\n" +
+	"\aguarded\x18\b \x01(\rR\aguarded\x12+\n" +
+	"\x11breaker_namespace\x18\t \x01(\tR\x10breakerNamespace\x128\n" +
+	"\x18breaker_namespace_failed\x18\n" +
+	" \x01(\rR\x16breakerNamespaceFailed\"\x9c\x03\n" +
 	"\aRestart\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x10\n" +
 	"\x03pod\x18\x02 \x01(\tR\x03pod\x12\x1c\n" +
@@ -5505,7 +5810,7 @@ func file_admin_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_admin_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
-var file_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 66)
+var file_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 67)
 var file_admin_v1_admin_proto_goTypes = []any{
 	(StrictPort_Kind)(0),                   // 0: sonde.admin.v1.StrictPort.Kind
 	(Endpoint_Health)(0),                   // 1: sonde.admin.v1.Endpoint.Health
@@ -5532,180 +5837,187 @@ var file_admin_v1_admin_proto_goTypes = []any{
 	(*ListDataplanesRequest)(nil),          // 22: sonde.admin.v1.ListDataplanesRequest
 	(*ListDataplanesResponse)(nil),         // 23: sonde.admin.v1.ListDataplanesResponse
 	(*Dataplane)(nil),                      // 24: sonde.admin.v1.Dataplane
-	(*InboundHealth)(nil),                  // 25: sonde.admin.v1.InboundHealth
-	(*ListServicesRequest)(nil),            // 26: sonde.admin.v1.ListServicesRequest
-	(*ListServicesResponse)(nil),           // 27: sonde.admin.v1.ListServicesResponse
-	(*Service)(nil),                        // 28: sonde.admin.v1.Service
-	(*ListMeshServicesRequest)(nil),        // 29: sonde.admin.v1.ListMeshServicesRequest
-	(*ListMeshServicesResponse)(nil),       // 30: sonde.admin.v1.ListMeshServicesResponse
-	(*MeshService)(nil),                    // 31: sonde.admin.v1.MeshService
-	(*MeshServicePort)(nil),                // 32: sonde.admin.v1.MeshServicePort
-	(*Endpoint)(nil),                       // 33: sonde.admin.v1.Endpoint
-	(*ListProxiesRequest)(nil),             // 34: sonde.admin.v1.ListProxiesRequest
-	(*ListProxiesResponse)(nil),            // 35: sonde.admin.v1.ListProxiesResponse
-	(*Proxy)(nil),                          // 36: sonde.admin.v1.Proxy
-	(*AgentState)(nil),                     // 37: sonde.admin.v1.AgentState
-	(*Agent)(nil),                          // 38: sonde.admin.v1.Agent
-	(*Stream)(nil),                         // 39: sonde.admin.v1.Stream
-	(*TypeStatus)(nil),                     // 40: sonde.admin.v1.TypeStatus
-	(*Nack)(nil),                           // 41: sonde.admin.v1.Nack
-	(*InspectDataplaneRequest)(nil),        // 42: sonde.admin.v1.InspectDataplaneRequest
-	(*InspectDataplaneResponse)(nil),       // 43: sonde.admin.v1.InspectDataplaneResponse
-	(*InspectEnvoyRequest)(nil),            // 44: sonde.admin.v1.InspectEnvoyRequest
-	(*InspectEnvoyPart)(nil),               // 45: sonde.admin.v1.InspectEnvoyPart
-	(*GenerateDataplaneTokenRequest)(nil),  // 46: sonde.admin.v1.GenerateDataplaneTokenRequest
-	(*GenerateDataplaneTokenResponse)(nil), // 47: sonde.admin.v1.GenerateDataplaneTokenResponse
-	(*RotateCARequest)(nil),                // 48: sonde.admin.v1.RotateCARequest
-	(*GetRotationRequest)(nil),             // 49: sonde.admin.v1.GetRotationRequest
-	(*RotateServingCARequest)(nil),         // 50: sonde.admin.v1.RotateServingCARequest
-	(*GetServingRotationRequest)(nil),      // 51: sonde.admin.v1.GetServingRotationRequest
-	(*Rotation)(nil),                       // 52: sonde.admin.v1.Rotation
-	(*WaitingReplica)(nil),                 // 53: sonde.admin.v1.WaitingReplica
-	(*Waiting)(nil),                        // 54: sonde.admin.v1.Waiting
-	(*GetHealthRequest)(nil),               // 55: sonde.admin.v1.GetHealthRequest
-	(*Health)(nil),                         // 56: sonde.admin.v1.Health
-	(*HealthCheck)(nil),                    // 57: sonde.admin.v1.HealthCheck
-	(*HealthChange)(nil),                   // 58: sonde.admin.v1.HealthChange
-	(*ListRestartsRequest)(nil),            // 59: sonde.admin.v1.ListRestartsRequest
-	(*ListRestartsResponse)(nil),           // 60: sonde.admin.v1.ListRestartsResponse
-	(*RestartRound)(nil),                   // 61: sonde.admin.v1.RestartRound
-	(*Restart)(nil),                        // 62: sonde.admin.v1.Restart
-	(*RestartDecision)(nil),                // 63: sonde.admin.v1.RestartDecision
-	(*ExplainRestartRequest)(nil),          // 64: sonde.admin.v1.ExplainRestartRequest
-	(*ExplainRestartResponse)(nil),         // 65: sonde.admin.v1.ExplainRestartResponse
-	(*GuardedContainer)(nil),               // 66: sonde.admin.v1.GuardedContainer
-	(*RestartWorkload)(nil),                // 67: sonde.admin.v1.RestartWorkload
-	(*RestartGrant)(nil),                   // 68: sonde.admin.v1.RestartGrant
-	(*ReleaseRestartsRequest)(nil),         // 69: sonde.admin.v1.ReleaseRestartsRequest
-	(*ReleaseRestartsResponse)(nil),        // 70: sonde.admin.v1.ReleaseRestartsResponse
-	(*FreezeZoneRequest)(nil),              // 71: sonde.admin.v1.FreezeZoneRequest
-	(*FreezeZoneResponse)(nil),             // 72: sonde.admin.v1.FreezeZoneResponse
-	(*timestamppb.Timestamp)(nil),          // 73: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),            // 74: google.protobuf.Duration
+	(*OutboundHealth)(nil),                 // 25: sonde.admin.v1.OutboundHealth
+	(*InboundHealth)(nil),                  // 26: sonde.admin.v1.InboundHealth
+	(*ListServicesRequest)(nil),            // 27: sonde.admin.v1.ListServicesRequest
+	(*ListServicesResponse)(nil),           // 28: sonde.admin.v1.ListServicesResponse
+	(*Service)(nil),                        // 29: sonde.admin.v1.Service
+	(*ListMeshServicesRequest)(nil),        // 30: sonde.admin.v1.ListMeshServicesRequest
+	(*ListMeshServicesResponse)(nil),       // 31: sonde.admin.v1.ListMeshServicesResponse
+	(*MeshService)(nil),                    // 32: sonde.admin.v1.MeshService
+	(*MeshServicePort)(nil),                // 33: sonde.admin.v1.MeshServicePort
+	(*Endpoint)(nil),                       // 34: sonde.admin.v1.Endpoint
+	(*ListProxiesRequest)(nil),             // 35: sonde.admin.v1.ListProxiesRequest
+	(*ListProxiesResponse)(nil),            // 36: sonde.admin.v1.ListProxiesResponse
+	(*Proxy)(nil),                          // 37: sonde.admin.v1.Proxy
+	(*AgentState)(nil),                     // 38: sonde.admin.v1.AgentState
+	(*Agent)(nil),                          // 39: sonde.admin.v1.Agent
+	(*Stream)(nil),                         // 40: sonde.admin.v1.Stream
+	(*TypeStatus)(nil),                     // 41: sonde.admin.v1.TypeStatus
+	(*Nack)(nil),                           // 42: sonde.admin.v1.Nack
+	(*InspectDataplaneRequest)(nil),        // 43: sonde.admin.v1.InspectDataplaneRequest
+	(*InspectDataplaneResponse)(nil),       // 44: sonde.admin.v1.InspectDataplaneResponse
+	(*InspectEnvoyRequest)(nil),            // 45: sonde.admin.v1.InspectEnvoyRequest
+	(*InspectEnvoyPart)(nil),               // 46: sonde.admin.v1.InspectEnvoyPart
+	(*GenerateDataplaneTokenRequest)(nil),  // 47: sonde.admin.v1.GenerateDataplaneTokenRequest
+	(*GenerateDataplaneTokenResponse)(nil), // 48: sonde.admin.v1.GenerateDataplaneTokenResponse
+	(*RotateCARequest)(nil),                // 49: sonde.admin.v1.RotateCARequest
+	(*GetRotationRequest)(nil),             // 50: sonde.admin.v1.GetRotationRequest
+	(*RotateServingCARequest)(nil),         // 51: sonde.admin.v1.RotateServingCARequest
+	(*GetServingRotationRequest)(nil),      // 52: sonde.admin.v1.GetServingRotationRequest
+	(*Rotation)(nil),                       // 53: sonde.admin.v1.Rotation
+	(*WaitingReplica)(nil),                 // 54: sonde.admin.v1.WaitingReplica
+	(*Waiting)(nil),                        // 55: sonde.admin.v1.Waiting
+	(*GetHealthRequest)(nil),               // 56: sonde.admin.v1.GetHealthRequest
+	(*Health)(nil),                         // 57: sonde.admin.v1.Health
+	(*HealthCheck)(nil),                    // 58: sonde.admin.v1.HealthCheck
+	(*HealthChange)(nil),                   // 59: sonde.admin.v1.HealthChange
+	(*ListRestartsRequest)(nil),            // 60: sonde.admin.v1.ListRestartsRequest
+	(*ListRestartsResponse)(nil),           // 61: sonde.admin.v1.ListRestartsResponse
+	(*RestartRound)(nil),                   // 62: sonde.admin.v1.RestartRound
+	(*Restart)(nil),                        // 63: sonde.admin.v1.Restart
+	(*RestartDecision)(nil),                // 64: sonde.admin.v1.RestartDecision
+	(*ExplainRestartRequest)(nil),          // 65: sonde.admin.v1.ExplainRestartRequest
+	(*ExplainRestartResponse)(nil),         // 66: sonde.admin.v1.ExplainRestartResponse
+	(*GuardedContainer)(nil),               // 67: sonde.admin.v1.GuardedContainer
+	(*RestartWorkload)(nil),                // 68: sonde.admin.v1.RestartWorkload
+	(*RestartGrant)(nil),                   // 69: sonde.admin.v1.RestartGrant
+	(*ReleaseRestartsRequest)(nil),         // 70: sonde.admin.v1.ReleaseRestartsRequest
+	(*ReleaseRestartsResponse)(nil),        // 71: sonde.admin.v1.ReleaseRestartsResponse
+	(*FreezeZoneRequest)(nil),              // 72: sonde.admin.v1.FreezeZoneRequest
+	(*FreezeZoneResponse)(nil),             // 73: sonde.admin.v1.FreezeZoneResponse
+	(*timestamppb.Timestamp)(nil),          // 74: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),            // 75: google.protobuf.Duration
 }
 var file_admin_v1_admin_proto_depIdxs = []int32{
-	9,  // 0: sonde.admin.v1.CheckStrictResponse.meshes:type_name -> sonde.admin.v1.StrictMesh
-	73, // 1: sonde.admin.v1.StrictMesh.since:type_name -> google.protobuf.Timestamp
-	10, // 2: sonde.admin.v1.StrictMesh.ports:type_name -> sonde.admin.v1.StrictPort
-	13, // 3: sonde.admin.v1.StrictMesh.gaps:type_name -> sonde.admin.v1.StrictGap
-	0,  // 4: sonde.admin.v1.StrictPort.kind:type_name -> sonde.admin.v1.StrictPort.Kind
-	11, // 5: sonde.admin.v1.StrictPort.sources:type_name -> sonde.admin.v1.StrictSource
-	12, // 6: sonde.admin.v1.StrictPort.others:type_name -> sonde.admin.v1.StrictTally
-	12, // 7: sonde.admin.v1.StrictPort.probes:type_name -> sonde.admin.v1.StrictTally
-	12, // 8: sonde.admin.v1.StrictSource.tally:type_name -> sonde.admin.v1.StrictTally
-	73, // 9: sonde.admin.v1.StrictTally.first:type_name -> google.protobuf.Timestamp
-	73, // 10: sonde.admin.v1.StrictTally.last:type_name -> google.protobuf.Timestamp
-	16, // 11: sonde.admin.v1.Tail.problems:type_name -> sonde.admin.v1.Problem
-	14, // 12: sonde.admin.v1.ListMeshesRequest.filter:type_name -> sonde.admin.v1.Filter
-	21, // 13: sonde.admin.v1.ListMeshesResponse.meshes:type_name -> sonde.admin.v1.Mesh
-	15, // 14: sonde.admin.v1.ListMeshesResponse.tail:type_name -> sonde.admin.v1.Tail
-	73, // 15: sonde.admin.v1.Mesh.ca_expires:type_name -> google.protobuf.Timestamp
-	14, // 16: sonde.admin.v1.ListDataplanesRequest.filter:type_name -> sonde.admin.v1.Filter
-	24, // 17: sonde.admin.v1.ListDataplanesResponse.dataplanes:type_name -> sonde.admin.v1.Dataplane
-	15, // 18: sonde.admin.v1.ListDataplanesResponse.tail:type_name -> sonde.admin.v1.Tail
-	25, // 19: sonde.admin.v1.Dataplane.inbounds:type_name -> sonde.admin.v1.InboundHealth
-	1,  // 20: sonde.admin.v1.InboundHealth.health:type_name -> sonde.admin.v1.Endpoint.Health
-	14, // 21: sonde.admin.v1.ListServicesRequest.filter:type_name -> sonde.admin.v1.Filter
-	28, // 22: sonde.admin.v1.ListServicesResponse.services:type_name -> sonde.admin.v1.Service
-	15, // 23: sonde.admin.v1.ListServicesResponse.tail:type_name -> sonde.admin.v1.Tail
-	33, // 24: sonde.admin.v1.Service.endpoints:type_name -> sonde.admin.v1.Endpoint
-	14, // 25: sonde.admin.v1.ListMeshServicesRequest.filter:type_name -> sonde.admin.v1.Filter
-	31, // 26: sonde.admin.v1.ListMeshServicesResponse.mesh_services:type_name -> sonde.admin.v1.MeshService
-	15, // 27: sonde.admin.v1.ListMeshServicesResponse.tail:type_name -> sonde.admin.v1.Tail
-	32, // 28: sonde.admin.v1.MeshService.ports:type_name -> sonde.admin.v1.MeshServicePort
-	1,  // 29: sonde.admin.v1.Endpoint.health:type_name -> sonde.admin.v1.Endpoint.Health
-	73, // 30: sonde.admin.v1.Endpoint.agent_lost_since:type_name -> google.protobuf.Timestamp
-	14, // 31: sonde.admin.v1.ListProxiesRequest.filter:type_name -> sonde.admin.v1.Filter
-	36, // 32: sonde.admin.v1.ListProxiesResponse.proxies:type_name -> sonde.admin.v1.Proxy
-	15, // 33: sonde.admin.v1.ListProxiesResponse.tail:type_name -> sonde.admin.v1.Tail
-	38, // 34: sonde.admin.v1.Proxy.agent:type_name -> sonde.admin.v1.Agent
-	39, // 35: sonde.admin.v1.Proxy.streams:type_name -> sonde.admin.v1.Stream
-	37, // 36: sonde.admin.v1.Proxy.agent_state:type_name -> sonde.admin.v1.AgentState
-	2,  // 37: sonde.admin.v1.AgentState.phase:type_name -> sonde.admin.v1.AgentState.Phase
-	73, // 38: sonde.admin.v1.AgentState.since:type_name -> google.protobuf.Timestamp
-	73, // 39: sonde.admin.v1.Agent.connected_since:type_name -> google.protobuf.Timestamp
-	73, // 40: sonde.admin.v1.Agent.certificate_expires:type_name -> google.protobuf.Timestamp
-	73, // 41: sonde.admin.v1.Stream.connected_since:type_name -> google.protobuf.Timestamp
-	40, // 42: sonde.admin.v1.Stream.types:type_name -> sonde.admin.v1.TypeStatus
-	41, // 43: sonde.admin.v1.TypeStatus.nacks:type_name -> sonde.admin.v1.Nack
-	73, // 44: sonde.admin.v1.Nack.at:type_name -> google.protobuf.Timestamp
-	74, // 45: sonde.admin.v1.GenerateDataplaneTokenRequest.valid_for:type_name -> google.protobuf.Duration
-	73, // 46: sonde.admin.v1.GenerateDataplaneTokenResponse.expires:type_name -> google.protobuf.Timestamp
-	3,  // 47: sonde.admin.v1.Rotation.step:type_name -> sonde.admin.v1.Rotation.Step
-	54, // 48: sonde.admin.v1.Rotation.waiting:type_name -> sonde.admin.v1.Waiting
-	53, // 49: sonde.admin.v1.Rotation.replicas:type_name -> sonde.admin.v1.WaitingReplica
-	54, // 50: sonde.admin.v1.Rotation.missed:type_name -> sonde.admin.v1.Waiting
-	73, // 51: sonde.admin.v1.Waiting.certificate_expires:type_name -> google.protobuf.Timestamp
-	57, // 52: sonde.admin.v1.Health.checks:type_name -> sonde.admin.v1.HealthCheck
-	4,  // 53: sonde.admin.v1.HealthCheck.status:type_name -> sonde.admin.v1.HealthCheck.Status
-	73, // 54: sonde.admin.v1.HealthCheck.at:type_name -> google.protobuf.Timestamp
-	74, // 55: sonde.admin.v1.HealthCheck.took:type_name -> google.protobuf.Duration
-	58, // 56: sonde.admin.v1.HealthCheck.changes:type_name -> sonde.admin.v1.HealthChange
-	73, // 57: sonde.admin.v1.HealthChange.at:type_name -> google.protobuf.Timestamp
-	4,  // 58: sonde.admin.v1.HealthChange.status:type_name -> sonde.admin.v1.HealthCheck.Status
-	62, // 59: sonde.admin.v1.ListRestartsResponse.restarts:type_name -> sonde.admin.v1.Restart
-	61, // 60: sonde.admin.v1.ListRestartsResponse.round:type_name -> sonde.admin.v1.RestartRound
-	15, // 61: sonde.admin.v1.ListRestartsResponse.tail:type_name -> sonde.admin.v1.Tail
-	73, // 62: sonde.admin.v1.RestartRound.at:type_name -> google.protobuf.Timestamp
-	5,  // 63: sonde.admin.v1.Restart.state:type_name -> sonde.admin.v1.Restart.State
-	73, // 64: sonde.admin.v1.Restart.since:type_name -> google.protobuf.Timestamp
-	63, // 65: sonde.admin.v1.Restart.decision:type_name -> sonde.admin.v1.RestartDecision
-	37, // 66: sonde.admin.v1.ExplainRestartResponse.agent:type_name -> sonde.admin.v1.AgentState
-	66, // 67: sonde.admin.v1.ExplainRestartResponse.containers:type_name -> sonde.admin.v1.GuardedContainer
-	67, // 68: sonde.admin.v1.ExplainRestartResponse.workload:type_name -> sonde.admin.v1.RestartWorkload
-	61, // 69: sonde.admin.v1.ExplainRestartResponse.round:type_name -> sonde.admin.v1.RestartRound
-	6,  // 70: sonde.admin.v1.GuardedContainer.check:type_name -> sonde.admin.v1.GuardedContainer.Check
-	73, // 71: sonde.admin.v1.GuardedContainer.since:type_name -> google.protobuf.Timestamp
-	62, // 72: sonde.admin.v1.GuardedContainer.restart:type_name -> sonde.admin.v1.Restart
-	68, // 73: sonde.admin.v1.RestartWorkload.grants:type_name -> sonde.admin.v1.RestartGrant
-	73, // 74: sonde.admin.v1.RestartGrant.granted:type_name -> google.protobuf.Timestamp
-	73, // 75: sonde.admin.v1.RestartGrant.spent:type_name -> google.protobuf.Timestamp
-	73, // 76: sonde.admin.v1.RestartGrant.ended:type_name -> google.protobuf.Timestamp
-	73, // 77: sonde.admin.v1.RestartGrant.judged:type_name -> google.protobuf.Timestamp
-	73, // 78: sonde.admin.v1.FreezeZoneResponse.since:type_name -> google.protobuf.Timestamp
-	19, // 79: sonde.admin.v1.AdminService.ListMeshes:input_type -> sonde.admin.v1.ListMeshesRequest
-	22, // 80: sonde.admin.v1.AdminService.ListDataplanes:input_type -> sonde.admin.v1.ListDataplanesRequest
-	26, // 81: sonde.admin.v1.AdminService.ListServices:input_type -> sonde.admin.v1.ListServicesRequest
-	29, // 82: sonde.admin.v1.AdminService.ListMeshServices:input_type -> sonde.admin.v1.ListMeshServicesRequest
-	34, // 83: sonde.admin.v1.AdminService.ListProxies:input_type -> sonde.admin.v1.ListProxiesRequest
-	42, // 84: sonde.admin.v1.AdminService.InspectDataplane:input_type -> sonde.admin.v1.InspectDataplaneRequest
-	44, // 85: sonde.admin.v1.AdminService.InspectEnvoy:input_type -> sonde.admin.v1.InspectEnvoyRequest
-	46, // 86: sonde.admin.v1.AdminService.GenerateDataplaneToken:input_type -> sonde.admin.v1.GenerateDataplaneTokenRequest
-	48, // 87: sonde.admin.v1.AdminService.RotateCA:input_type -> sonde.admin.v1.RotateCARequest
-	49, // 88: sonde.admin.v1.AdminService.GetRotation:input_type -> sonde.admin.v1.GetRotationRequest
-	50, // 89: sonde.admin.v1.AdminService.RotateServingCA:input_type -> sonde.admin.v1.RotateServingCARequest
-	51, // 90: sonde.admin.v1.AdminService.GetServingRotation:input_type -> sonde.admin.v1.GetServingRotationRequest
-	17, // 91: sonde.admin.v1.AdminService.DrainDataplane:input_type -> sonde.admin.v1.DrainDataplaneRequest
-	59, // 92: sonde.admin.v1.AdminService.ListRestarts:input_type -> sonde.admin.v1.ListRestartsRequest
-	64, // 93: sonde.admin.v1.AdminService.ExplainRestart:input_type -> sonde.admin.v1.ExplainRestartRequest
-	69, // 94: sonde.admin.v1.AdminService.ReleaseRestarts:input_type -> sonde.admin.v1.ReleaseRestartsRequest
-	71, // 95: sonde.admin.v1.AdminService.FreezeZone:input_type -> sonde.admin.v1.FreezeZoneRequest
-	7,  // 96: sonde.admin.v1.AdminService.CheckStrict:input_type -> sonde.admin.v1.CheckStrictRequest
-	55, // 97: sonde.admin.v1.AdminService.GetHealth:input_type -> sonde.admin.v1.GetHealthRequest
-	20, // 98: sonde.admin.v1.AdminService.ListMeshes:output_type -> sonde.admin.v1.ListMeshesResponse
-	23, // 99: sonde.admin.v1.AdminService.ListDataplanes:output_type -> sonde.admin.v1.ListDataplanesResponse
-	27, // 100: sonde.admin.v1.AdminService.ListServices:output_type -> sonde.admin.v1.ListServicesResponse
-	30, // 101: sonde.admin.v1.AdminService.ListMeshServices:output_type -> sonde.admin.v1.ListMeshServicesResponse
-	35, // 102: sonde.admin.v1.AdminService.ListProxies:output_type -> sonde.admin.v1.ListProxiesResponse
-	43, // 103: sonde.admin.v1.AdminService.InspectDataplane:output_type -> sonde.admin.v1.InspectDataplaneResponse
-	45, // 104: sonde.admin.v1.AdminService.InspectEnvoy:output_type -> sonde.admin.v1.InspectEnvoyPart
-	47, // 105: sonde.admin.v1.AdminService.GenerateDataplaneToken:output_type -> sonde.admin.v1.GenerateDataplaneTokenResponse
-	52, // 106: sonde.admin.v1.AdminService.RotateCA:output_type -> sonde.admin.v1.Rotation
-	52, // 107: sonde.admin.v1.AdminService.GetRotation:output_type -> sonde.admin.v1.Rotation
-	52, // 108: sonde.admin.v1.AdminService.RotateServingCA:output_type -> sonde.admin.v1.Rotation
-	52, // 109: sonde.admin.v1.AdminService.GetServingRotation:output_type -> sonde.admin.v1.Rotation
-	18, // 110: sonde.admin.v1.AdminService.DrainDataplane:output_type -> sonde.admin.v1.DrainDataplaneResponse
-	60, // 111: sonde.admin.v1.AdminService.ListRestarts:output_type -> sonde.admin.v1.ListRestartsResponse
-	65, // 112: sonde.admin.v1.AdminService.ExplainRestart:output_type -> sonde.admin.v1.ExplainRestartResponse
-	70, // 113: sonde.admin.v1.AdminService.ReleaseRestarts:output_type -> sonde.admin.v1.ReleaseRestartsResponse
-	72, // 114: sonde.admin.v1.AdminService.FreezeZone:output_type -> sonde.admin.v1.FreezeZoneResponse
-	8,  // 115: sonde.admin.v1.AdminService.CheckStrict:output_type -> sonde.admin.v1.CheckStrictResponse
-	56, // 116: sonde.admin.v1.AdminService.GetHealth:output_type -> sonde.admin.v1.Health
-	98, // [98:117] is the sub-list for method output_type
-	79, // [79:98] is the sub-list for method input_type
-	79, // [79:79] is the sub-list for extension type_name
-	79, // [79:79] is the sub-list for extension extendee
-	0,  // [0:79] is the sub-list for field type_name
+	9,   // 0: sonde.admin.v1.CheckStrictResponse.meshes:type_name -> sonde.admin.v1.StrictMesh
+	74,  // 1: sonde.admin.v1.StrictMesh.since:type_name -> google.protobuf.Timestamp
+	10,  // 2: sonde.admin.v1.StrictMesh.ports:type_name -> sonde.admin.v1.StrictPort
+	13,  // 3: sonde.admin.v1.StrictMesh.gaps:type_name -> sonde.admin.v1.StrictGap
+	0,   // 4: sonde.admin.v1.StrictPort.kind:type_name -> sonde.admin.v1.StrictPort.Kind
+	11,  // 5: sonde.admin.v1.StrictPort.sources:type_name -> sonde.admin.v1.StrictSource
+	12,  // 6: sonde.admin.v1.StrictPort.others:type_name -> sonde.admin.v1.StrictTally
+	12,  // 7: sonde.admin.v1.StrictPort.probes:type_name -> sonde.admin.v1.StrictTally
+	12,  // 8: sonde.admin.v1.StrictSource.tally:type_name -> sonde.admin.v1.StrictTally
+	74,  // 9: sonde.admin.v1.StrictTally.first:type_name -> google.protobuf.Timestamp
+	74,  // 10: sonde.admin.v1.StrictTally.last:type_name -> google.protobuf.Timestamp
+	16,  // 11: sonde.admin.v1.Tail.problems:type_name -> sonde.admin.v1.Problem
+	74,  // 12: sonde.admin.v1.Problem.since:type_name -> google.protobuf.Timestamp
+	14,  // 13: sonde.admin.v1.ListMeshesRequest.filter:type_name -> sonde.admin.v1.Filter
+	21,  // 14: sonde.admin.v1.ListMeshesResponse.meshes:type_name -> sonde.admin.v1.Mesh
+	15,  // 15: sonde.admin.v1.ListMeshesResponse.tail:type_name -> sonde.admin.v1.Tail
+	74,  // 16: sonde.admin.v1.Mesh.ca_expires:type_name -> google.protobuf.Timestamp
+	14,  // 17: sonde.admin.v1.ListDataplanesRequest.filter:type_name -> sonde.admin.v1.Filter
+	24,  // 18: sonde.admin.v1.ListDataplanesResponse.dataplanes:type_name -> sonde.admin.v1.Dataplane
+	15,  // 19: sonde.admin.v1.ListDataplanesResponse.tail:type_name -> sonde.admin.v1.Tail
+	26,  // 20: sonde.admin.v1.Dataplane.inbounds:type_name -> sonde.admin.v1.InboundHealth
+	25,  // 21: sonde.admin.v1.Dataplane.outbounds:type_name -> sonde.admin.v1.OutboundHealth
+	1,   // 22: sonde.admin.v1.OutboundHealth.health:type_name -> sonde.admin.v1.Endpoint.Health
+	74,  // 23: sonde.admin.v1.OutboundHealth.since:type_name -> google.protobuf.Timestamp
+	1,   // 24: sonde.admin.v1.InboundHealth.health:type_name -> sonde.admin.v1.Endpoint.Health
+	74,  // 25: sonde.admin.v1.InboundHealth.since:type_name -> google.protobuf.Timestamp
+	14,  // 26: sonde.admin.v1.ListServicesRequest.filter:type_name -> sonde.admin.v1.Filter
+	29,  // 27: sonde.admin.v1.ListServicesResponse.services:type_name -> sonde.admin.v1.Service
+	15,  // 28: sonde.admin.v1.ListServicesResponse.tail:type_name -> sonde.admin.v1.Tail
+	34,  // 29: sonde.admin.v1.Service.endpoints:type_name -> sonde.admin.v1.Endpoint
+	74,  // 30: sonde.admin.v1.Service.without_since:type_name -> google.protobuf.Timestamp
+	14,  // 31: sonde.admin.v1.ListMeshServicesRequest.filter:type_name -> sonde.admin.v1.Filter
+	32,  // 32: sonde.admin.v1.ListMeshServicesResponse.mesh_services:type_name -> sonde.admin.v1.MeshService
+	15,  // 33: sonde.admin.v1.ListMeshServicesResponse.tail:type_name -> sonde.admin.v1.Tail
+	33,  // 34: sonde.admin.v1.MeshService.ports:type_name -> sonde.admin.v1.MeshServicePort
+	1,   // 35: sonde.admin.v1.Endpoint.health:type_name -> sonde.admin.v1.Endpoint.Health
+	74,  // 36: sonde.admin.v1.Endpoint.agent_lost_since:type_name -> google.protobuf.Timestamp
+	14,  // 37: sonde.admin.v1.ListProxiesRequest.filter:type_name -> sonde.admin.v1.Filter
+	37,  // 38: sonde.admin.v1.ListProxiesResponse.proxies:type_name -> sonde.admin.v1.Proxy
+	15,  // 39: sonde.admin.v1.ListProxiesResponse.tail:type_name -> sonde.admin.v1.Tail
+	39,  // 40: sonde.admin.v1.Proxy.agent:type_name -> sonde.admin.v1.Agent
+	40,  // 41: sonde.admin.v1.Proxy.streams:type_name -> sonde.admin.v1.Stream
+	38,  // 42: sonde.admin.v1.Proxy.agent_state:type_name -> sonde.admin.v1.AgentState
+	2,   // 43: sonde.admin.v1.AgentState.phase:type_name -> sonde.admin.v1.AgentState.Phase
+	74,  // 44: sonde.admin.v1.AgentState.since:type_name -> google.protobuf.Timestamp
+	74,  // 45: sonde.admin.v1.Agent.connected_since:type_name -> google.protobuf.Timestamp
+	74,  // 46: sonde.admin.v1.Agent.certificate_expires:type_name -> google.protobuf.Timestamp
+	74,  // 47: sonde.admin.v1.Stream.connected_since:type_name -> google.protobuf.Timestamp
+	41,  // 48: sonde.admin.v1.Stream.types:type_name -> sonde.admin.v1.TypeStatus
+	42,  // 49: sonde.admin.v1.TypeStatus.nacks:type_name -> sonde.admin.v1.Nack
+	74,  // 50: sonde.admin.v1.Nack.at:type_name -> google.protobuf.Timestamp
+	75,  // 51: sonde.admin.v1.GenerateDataplaneTokenRequest.valid_for:type_name -> google.protobuf.Duration
+	74,  // 52: sonde.admin.v1.GenerateDataplaneTokenResponse.expires:type_name -> google.protobuf.Timestamp
+	3,   // 53: sonde.admin.v1.Rotation.step:type_name -> sonde.admin.v1.Rotation.Step
+	55,  // 54: sonde.admin.v1.Rotation.waiting:type_name -> sonde.admin.v1.Waiting
+	54,  // 55: sonde.admin.v1.Rotation.replicas:type_name -> sonde.admin.v1.WaitingReplica
+	55,  // 56: sonde.admin.v1.Rotation.missed:type_name -> sonde.admin.v1.Waiting
+	74,  // 57: sonde.admin.v1.Waiting.certificate_expires:type_name -> google.protobuf.Timestamp
+	58,  // 58: sonde.admin.v1.Health.checks:type_name -> sonde.admin.v1.HealthCheck
+	4,   // 59: sonde.admin.v1.HealthCheck.status:type_name -> sonde.admin.v1.HealthCheck.Status
+	74,  // 60: sonde.admin.v1.HealthCheck.at:type_name -> google.protobuf.Timestamp
+	75,  // 61: sonde.admin.v1.HealthCheck.took:type_name -> google.protobuf.Duration
+	59,  // 62: sonde.admin.v1.HealthCheck.changes:type_name -> sonde.admin.v1.HealthChange
+	74,  // 63: sonde.admin.v1.HealthChange.at:type_name -> google.protobuf.Timestamp
+	4,   // 64: sonde.admin.v1.HealthChange.status:type_name -> sonde.admin.v1.HealthCheck.Status
+	63,  // 65: sonde.admin.v1.ListRestartsResponse.restarts:type_name -> sonde.admin.v1.Restart
+	62,  // 66: sonde.admin.v1.ListRestartsResponse.round:type_name -> sonde.admin.v1.RestartRound
+	15,  // 67: sonde.admin.v1.ListRestartsResponse.tail:type_name -> sonde.admin.v1.Tail
+	74,  // 68: sonde.admin.v1.RestartRound.at:type_name -> google.protobuf.Timestamp
+	5,   // 69: sonde.admin.v1.Restart.state:type_name -> sonde.admin.v1.Restart.State
+	74,  // 70: sonde.admin.v1.Restart.since:type_name -> google.protobuf.Timestamp
+	64,  // 71: sonde.admin.v1.Restart.decision:type_name -> sonde.admin.v1.RestartDecision
+	38,  // 72: sonde.admin.v1.ExplainRestartResponse.agent:type_name -> sonde.admin.v1.AgentState
+	67,  // 73: sonde.admin.v1.ExplainRestartResponse.containers:type_name -> sonde.admin.v1.GuardedContainer
+	68,  // 74: sonde.admin.v1.ExplainRestartResponse.workload:type_name -> sonde.admin.v1.RestartWorkload
+	62,  // 75: sonde.admin.v1.ExplainRestartResponse.round:type_name -> sonde.admin.v1.RestartRound
+	6,   // 76: sonde.admin.v1.GuardedContainer.check:type_name -> sonde.admin.v1.GuardedContainer.Check
+	74,  // 77: sonde.admin.v1.GuardedContainer.since:type_name -> google.protobuf.Timestamp
+	63,  // 78: sonde.admin.v1.GuardedContainer.restart:type_name -> sonde.admin.v1.Restart
+	69,  // 79: sonde.admin.v1.RestartWorkload.grants:type_name -> sonde.admin.v1.RestartGrant
+	74,  // 80: sonde.admin.v1.RestartGrant.granted:type_name -> google.protobuf.Timestamp
+	74,  // 81: sonde.admin.v1.RestartGrant.spent:type_name -> google.protobuf.Timestamp
+	74,  // 82: sonde.admin.v1.RestartGrant.ended:type_name -> google.protobuf.Timestamp
+	74,  // 83: sonde.admin.v1.RestartGrant.judged:type_name -> google.protobuf.Timestamp
+	74,  // 84: sonde.admin.v1.FreezeZoneResponse.since:type_name -> google.protobuf.Timestamp
+	19,  // 85: sonde.admin.v1.AdminService.ListMeshes:input_type -> sonde.admin.v1.ListMeshesRequest
+	22,  // 86: sonde.admin.v1.AdminService.ListDataplanes:input_type -> sonde.admin.v1.ListDataplanesRequest
+	27,  // 87: sonde.admin.v1.AdminService.ListServices:input_type -> sonde.admin.v1.ListServicesRequest
+	30,  // 88: sonde.admin.v1.AdminService.ListMeshServices:input_type -> sonde.admin.v1.ListMeshServicesRequest
+	35,  // 89: sonde.admin.v1.AdminService.ListProxies:input_type -> sonde.admin.v1.ListProxiesRequest
+	43,  // 90: sonde.admin.v1.AdminService.InspectDataplane:input_type -> sonde.admin.v1.InspectDataplaneRequest
+	45,  // 91: sonde.admin.v1.AdminService.InspectEnvoy:input_type -> sonde.admin.v1.InspectEnvoyRequest
+	47,  // 92: sonde.admin.v1.AdminService.GenerateDataplaneToken:input_type -> sonde.admin.v1.GenerateDataplaneTokenRequest
+	49,  // 93: sonde.admin.v1.AdminService.RotateCA:input_type -> sonde.admin.v1.RotateCARequest
+	50,  // 94: sonde.admin.v1.AdminService.GetRotation:input_type -> sonde.admin.v1.GetRotationRequest
+	51,  // 95: sonde.admin.v1.AdminService.RotateServingCA:input_type -> sonde.admin.v1.RotateServingCARequest
+	52,  // 96: sonde.admin.v1.AdminService.GetServingRotation:input_type -> sonde.admin.v1.GetServingRotationRequest
+	17,  // 97: sonde.admin.v1.AdminService.DrainDataplane:input_type -> sonde.admin.v1.DrainDataplaneRequest
+	60,  // 98: sonde.admin.v1.AdminService.ListRestarts:input_type -> sonde.admin.v1.ListRestartsRequest
+	65,  // 99: sonde.admin.v1.AdminService.ExplainRestart:input_type -> sonde.admin.v1.ExplainRestartRequest
+	70,  // 100: sonde.admin.v1.AdminService.ReleaseRestarts:input_type -> sonde.admin.v1.ReleaseRestartsRequest
+	72,  // 101: sonde.admin.v1.AdminService.FreezeZone:input_type -> sonde.admin.v1.FreezeZoneRequest
+	7,   // 102: sonde.admin.v1.AdminService.CheckStrict:input_type -> sonde.admin.v1.CheckStrictRequest
+	56,  // 103: sonde.admin.v1.AdminService.GetHealth:input_type -> sonde.admin.v1.GetHealthRequest
+	20,  // 104: sonde.admin.v1.AdminService.ListMeshes:output_type -> sonde.admin.v1.ListMeshesResponse
+	23,  // 105: sonde.admin.v1.AdminService.ListDataplanes:output_type -> sonde.admin.v1.ListDataplanesResponse
+	28,  // 106: sonde.admin.v1.AdminService.ListServices:output_type -> sonde.admin.v1.ListServicesResponse
+	31,  // 107: sonde.admin.v1.AdminService.ListMeshServices:output_type -> sonde.admin.v1.ListMeshServicesResponse
+	36,  // 108: sonde.admin.v1.AdminService.ListProxies:output_type -> sonde.admin.v1.ListProxiesResponse
+	44,  // 109: sonde.admin.v1.AdminService.InspectDataplane:output_type -> sonde.admin.v1.InspectDataplaneResponse
+	46,  // 110: sonde.admin.v1.AdminService.InspectEnvoy:output_type -> sonde.admin.v1.InspectEnvoyPart
+	48,  // 111: sonde.admin.v1.AdminService.GenerateDataplaneToken:output_type -> sonde.admin.v1.GenerateDataplaneTokenResponse
+	53,  // 112: sonde.admin.v1.AdminService.RotateCA:output_type -> sonde.admin.v1.Rotation
+	53,  // 113: sonde.admin.v1.AdminService.GetRotation:output_type -> sonde.admin.v1.Rotation
+	53,  // 114: sonde.admin.v1.AdminService.RotateServingCA:output_type -> sonde.admin.v1.Rotation
+	53,  // 115: sonde.admin.v1.AdminService.GetServingRotation:output_type -> sonde.admin.v1.Rotation
+	18,  // 116: sonde.admin.v1.AdminService.DrainDataplane:output_type -> sonde.admin.v1.DrainDataplaneResponse
+	61,  // 117: sonde.admin.v1.AdminService.ListRestarts:output_type -> sonde.admin.v1.ListRestartsResponse
+	66,  // 118: sonde.admin.v1.AdminService.ExplainRestart:output_type -> sonde.admin.v1.ExplainRestartResponse
+	71,  // 119: sonde.admin.v1.AdminService.ReleaseRestarts:output_type -> sonde.admin.v1.ReleaseRestartsResponse
+	73,  // 120: sonde.admin.v1.AdminService.FreezeZone:output_type -> sonde.admin.v1.FreezeZoneResponse
+	8,   // 121: sonde.admin.v1.AdminService.CheckStrict:output_type -> sonde.admin.v1.CheckStrictResponse
+	57,  // 122: sonde.admin.v1.AdminService.GetHealth:output_type -> sonde.admin.v1.Health
+	104, // [104:123] is the sub-list for method output_type
+	85,  // [85:104] is the sub-list for method input_type
+	85,  // [85:85] is the sub-list for extension type_name
+	85,  // [85:85] is the sub-list for extension extendee
+	0,   // [0:85] is the sub-list for field type_name
 }
 
 func init() { file_admin_v1_admin_proto_init() }
@@ -5719,7 +6031,7 @@ func file_admin_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_admin_v1_admin_proto_rawDesc), len(file_admin_v1_admin_proto_rawDesc)),
 			NumEnums:      7,
-			NumMessages:   66,
+			NumMessages:   67,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

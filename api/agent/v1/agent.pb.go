@@ -126,7 +126,7 @@ func (x Restarts_Mode) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Restarts_Mode.Descriptor instead.
 func (Restarts_Mode) EnumDescriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{25, 0}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{26, 0}
 }
 
 type WhenAway_Policy int32
@@ -178,7 +178,7 @@ func (x WhenAway_Policy) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use WhenAway_Policy.Descriptor instead.
 func (WhenAway_Policy) EnumDescriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{27, 0}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{28, 0}
 }
 
 // Version of a program.
@@ -943,7 +943,9 @@ func (*AgentMessage_Pong) isAgentMessage_Message() {}
 type Plaintext struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// At most 20.
-	Inbounds      []*PlaintextInbound `protobuf:"bytes,1,rep,name=inbounds,proto3" json:"inbounds,omitempty"`
+	Inbounds []*PlaintextInbound `protobuf:"bytes,1,rep,name=inbounds,proto3" json:"inbounds,omitempty"`
+	// It answers AskPlaintext.
+	Asked         bool `protobuf:"varint,2,opt,name=asked,proto3" json:"asked,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -983,6 +985,13 @@ func (x *Plaintext) GetInbounds() []*PlaintextInbound {
 		return x.Inbounds
 	}
 	return nil
+}
+
+func (x *Plaintext) GetAsked() bool {
+	if x != nil {
+		return x.Asked
+	}
+	return false
 }
 
 // PlaintextInbound is what has come to one port, for one reason to refuse it.
@@ -1878,6 +1887,8 @@ type ControlMessage struct {
 	//	*ControlMessage_Duplicate
 	//	*ControlMessage_Endpoints
 	//	*ControlMessage_ServingCa
+	//	*ControlMessage_AskPlaintext
+	//	*ControlMessage_Outbounds
 	Message       isControlMessage_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2046,6 +2057,24 @@ func (x *ControlMessage) GetServingCa() *Bundle {
 	return nil
 }
 
+func (x *ControlMessage) GetAskPlaintext() *AskPlaintext {
+	if x != nil {
+		if x, ok := x.Message.(*ControlMessage_AskPlaintext); ok {
+			return x.AskPlaintext
+		}
+	}
+	return nil
+}
+
+func (x *ControlMessage) GetOutbounds() *Outbounds {
+	if x != nil {
+		if x, ok := x.Message.(*ControlMessage_Outbounds); ok {
+			return x.Outbounds
+		}
+	}
+	return nil
+}
+
 type isControlMessage_Message interface {
 	isControlMessage_Message()
 }
@@ -2124,6 +2153,17 @@ type ControlMessage_ServingCa struct {
 	ServingCa *Bundle `protobuf:"bytes,16,opt,name=serving_ca,json=servingCa,proto3,oneof"`
 }
 
+type ControlMessage_AskPlaintext struct {
+	// Sent to agents with the feature "ask-plaintext": answer with Plaintext, at once.
+	AskPlaintext *AskPlaintext `protobuf:"bytes,17,opt,name=ask_plaintext,json=askPlaintext,proto3,oneof"`
+}
+
+type ControlMessage_Outbounds struct {
+	// Sent when a session begins and when it changes, by a control plane with the feature "outbounds" to agents with that feature. It holds
+	// until the next one.
+	Outbounds *Outbounds `protobuf:"bytes,18,opt,name=outbounds,proto3,oneof"`
+}
+
 func (*ControlMessage_Welcome) isControlMessage_Message() {}
 
 func (*ControlMessage_Bundle) isControlMessage_Message() {}
@@ -2152,6 +2192,47 @@ func (*ControlMessage_Endpoints) isControlMessage_Message() {}
 
 func (*ControlMessage_ServingCa) isControlMessage_Message() {}
 
+func (*ControlMessage_AskPlaintext) isControlMessage_Message() {}
+
+func (*ControlMessage_Outbounds) isControlMessage_Message() {}
+
+// AskPlaintext asks what STRICT would refuse of what has come until now.
+type AskPlaintext struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AskPlaintext) Reset() {
+	*x = AskPlaintext{}
+	mi := &file_agent_v1_agent_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AskPlaintext) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AskPlaintext) ProtoMessage() {}
+
+func (x *AskPlaintext) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_v1_agent_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AskPlaintext.ProtoReflect.Descriptor instead.
+func (*AskPlaintext) Descriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{25}
+}
+
 // Restarts says what the kubelet is told of guarded liveness probes that fail.
 type Restarts struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2165,7 +2246,7 @@ type Restarts struct {
 
 func (x *Restarts) Reset() {
 	*x = Restarts{}
-	mi := &file_agent_v1_agent_proto_msgTypes[25]
+	mi := &file_agent_v1_agent_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2177,7 +2258,7 @@ func (x *Restarts) String() string {
 func (*Restarts) ProtoMessage() {}
 
 func (x *Restarts) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[25]
+	mi := &file_agent_v1_agent_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2190,7 +2271,7 @@ func (x *Restarts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Restarts.ProtoReflect.Descriptor instead.
 func (*Restarts) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{25}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Restarts) GetMode() Restarts_Mode {
@@ -2230,7 +2311,7 @@ type RestartGrant struct {
 
 func (x *RestartGrant) Reset() {
 	*x = RestartGrant{}
-	mi := &file_agent_v1_agent_proto_msgTypes[26]
+	mi := &file_agent_v1_agent_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2242,7 +2323,7 @@ func (x *RestartGrant) String() string {
 func (*RestartGrant) ProtoMessage() {}
 
 func (x *RestartGrant) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[26]
+	mi := &file_agent_v1_agent_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2255,7 +2336,7 @@ func (x *RestartGrant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartGrant.ProtoReflect.Descriptor instead.
 func (*RestartGrant) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{26}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *RestartGrant) GetName() string {
@@ -2302,7 +2383,7 @@ type WhenAway struct {
 
 func (x *WhenAway) Reset() {
 	*x = WhenAway{}
-	mi := &file_agent_v1_agent_proto_msgTypes[27]
+	mi := &file_agent_v1_agent_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2314,7 +2395,7 @@ func (x *WhenAway) String() string {
 func (*WhenAway) ProtoMessage() {}
 
 func (x *WhenAway) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[27]
+	mi := &file_agent_v1_agent_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2327,7 +2408,7 @@ func (x *WhenAway) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhenAway.ProtoReflect.Descriptor instead.
 func (*WhenAway) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{27}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *WhenAway) GetPolicy() WhenAway_Policy {
@@ -2378,7 +2459,7 @@ type Endpoints struct {
 
 func (x *Endpoints) Reset() {
 	*x = Endpoints{}
-	mi := &file_agent_v1_agent_proto_msgTypes[28]
+	mi := &file_agent_v1_agent_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2390,7 +2471,7 @@ func (x *Endpoints) String() string {
 func (*Endpoints) ProtoMessage() {}
 
 func (x *Endpoints) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[28]
+	mi := &file_agent_v1_agent_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2403,7 +2484,7 @@ func (x *Endpoints) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoints.ProtoReflect.Descriptor instead.
 func (*Endpoints) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{28}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Endpoints) GetReady() bool {
@@ -2433,7 +2514,7 @@ type ServiceProbes struct {
 
 func (x *ServiceProbes) Reset() {
 	*x = ServiceProbes{}
-	mi := &file_agent_v1_agent_proto_msgTypes[29]
+	mi := &file_agent_v1_agent_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2445,7 +2526,7 @@ func (x *ServiceProbes) String() string {
 func (*ServiceProbes) ProtoMessage() {}
 
 func (x *ServiceProbes) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[29]
+	mi := &file_agent_v1_agent_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2458,7 +2539,7 @@ func (x *ServiceProbes) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceProbes.ProtoReflect.Descriptor instead.
 func (*ServiceProbes) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{29}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ServiceProbes) GetProbes() []*ServiceProbe {
@@ -2502,7 +2583,7 @@ type ServiceProbe struct {
 
 func (x *ServiceProbe) Reset() {
 	*x = ServiceProbe{}
-	mi := &file_agent_v1_agent_proto_msgTypes[30]
+	mi := &file_agent_v1_agent_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2514,7 +2595,7 @@ func (x *ServiceProbe) String() string {
 func (*ServiceProbe) ProtoMessage() {}
 
 func (x *ServiceProbe) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[30]
+	mi := &file_agent_v1_agent_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2527,7 +2608,7 @@ func (x *ServiceProbe) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceProbe.ProtoReflect.Descriptor instead.
 func (*ServiceProbe) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{30}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ServiceProbe) GetInbound() string {
@@ -2645,7 +2726,7 @@ type Welcome struct {
 
 func (x *Welcome) Reset() {
 	*x = Welcome{}
-	mi := &file_agent_v1_agent_proto_msgTypes[31]
+	mi := &file_agent_v1_agent_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2657,7 +2738,7 @@ func (x *Welcome) String() string {
 func (*Welcome) ProtoMessage() {}
 
 func (x *Welcome) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[31]
+	mi := &file_agent_v1_agent_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2670,7 +2751,7 @@ func (x *Welcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Welcome.ProtoReflect.Descriptor instead.
 func (*Welcome) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{31}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Welcome) GetVersion() *Version {
@@ -2695,7 +2776,7 @@ type RenewNow struct {
 
 func (x *RenewNow) Reset() {
 	*x = RenewNow{}
-	mi := &file_agent_v1_agent_proto_msgTypes[32]
+	mi := &file_agent_v1_agent_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2707,7 +2788,7 @@ func (x *RenewNow) String() string {
 func (*RenewNow) ProtoMessage() {}
 
 func (x *RenewNow) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[32]
+	mi := &file_agent_v1_agent_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2720,7 +2801,7 @@ func (x *RenewNow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewNow.ProtoReflect.Descriptor instead.
 func (*RenewNow) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{32}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{33}
 }
 
 type Ping struct {
@@ -2731,7 +2812,7 @@ type Ping struct {
 
 func (x *Ping) Reset() {
 	*x = Ping{}
-	mi := &file_agent_v1_agent_proto_msgTypes[33]
+	mi := &file_agent_v1_agent_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2743,7 +2824,7 @@ func (x *Ping) String() string {
 func (*Ping) ProtoMessage() {}
 
 func (x *Ping) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[33]
+	mi := &file_agent_v1_agent_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2756,7 +2837,7 @@ func (x *Ping) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ping.ProtoReflect.Descriptor instead.
 func (*Ping) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{33}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{34}
 }
 
 // Duplicate is another process with this proxy's credentials.
@@ -2770,7 +2851,7 @@ type Duplicate struct {
 
 func (x *Duplicate) Reset() {
 	*x = Duplicate{}
-	mi := &file_agent_v1_agent_proto_msgTypes[34]
+	mi := &file_agent_v1_agent_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2782,7 +2863,7 @@ func (x *Duplicate) String() string {
 func (*Duplicate) ProtoMessage() {}
 
 func (x *Duplicate) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[34]
+	mi := &file_agent_v1_agent_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2795,7 +2876,7 @@ func (x *Duplicate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Duplicate.ProtoReflect.Descriptor instead.
 func (*Duplicate) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{34}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Duplicate) GetAddress() string {
@@ -2813,7 +2894,7 @@ type DrainRecorded struct {
 
 func (x *DrainRecorded) Reset() {
 	*x = DrainRecorded{}
-	mi := &file_agent_v1_agent_proto_msgTypes[35]
+	mi := &file_agent_v1_agent_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2825,7 +2906,7 @@ func (x *DrainRecorded) String() string {
 func (*DrainRecorded) ProtoMessage() {}
 
 func (x *DrainRecorded) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[35]
+	mi := &file_agent_v1_agent_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2838,7 +2919,7 @@ func (x *DrainRecorded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRecorded.ProtoReflect.Descriptor instead.
 func (*DrainRecorded) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{35}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{36}
 }
 
 // Inbounds says whether all inbounds of the Dataplane can get traffic: Envoy has accepted their listeners, and the certificate
@@ -2854,7 +2935,7 @@ type Inbounds struct {
 
 func (x *Inbounds) Reset() {
 	*x = Inbounds{}
-	mi := &file_agent_v1_agent_proto_msgTypes[36]
+	mi := &file_agent_v1_agent_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2866,7 +2947,7 @@ func (x *Inbounds) String() string {
 func (*Inbounds) ProtoMessage() {}
 
 func (x *Inbounds) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[36]
+	mi := &file_agent_v1_agent_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2879,7 +2960,7 @@ func (x *Inbounds) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Inbounds.ProtoReflect.Descriptor instead.
 func (*Inbounds) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{36}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Inbounds) GetAccepted() bool {
@@ -2890,6 +2971,60 @@ func (x *Inbounds) GetAccepted() bool {
 }
 
 func (x *Inbounds) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// Outbounds says whether Envoy has accepted all listeners at which the application calls others. Callers of this proxy do not need them.
+type Outbounds struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Accepted bool                   `protobuf:"varint,1,opt,name=accepted,proto3" json:"accepted,omitempty"`
+	// Why not, human-readable.
+	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Outbounds) Reset() {
+	*x = Outbounds{}
+	mi := &file_agent_v1_agent_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Outbounds) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Outbounds) ProtoMessage() {}
+
+func (x *Outbounds) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_v1_agent_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Outbounds.ProtoReflect.Descriptor instead.
+func (*Outbounds) Descriptor() ([]byte, []int) {
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *Outbounds) GetAccepted() bool {
+	if x != nil {
+		return x.Accepted
+	}
+	return false
+}
+
+func (x *Outbounds) GetReason() string {
 	if x != nil {
 		return x.Reason
 	}
@@ -2914,7 +3049,7 @@ type DrainState struct {
 
 func (x *DrainState) Reset() {
 	*x = DrainState{}
-	mi := &file_agent_v1_agent_proto_msgTypes[37]
+	mi := &file_agent_v1_agent_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2926,7 +3061,7 @@ func (x *DrainState) String() string {
 func (*DrainState) ProtoMessage() {}
 
 func (x *DrainState) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[37]
+	mi := &file_agent_v1_agent_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2939,7 +3074,7 @@ func (x *DrainState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainState.ProtoReflect.Descriptor instead.
 func (*DrainState) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{37}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *DrainState) GetTerminating() bool {
@@ -2985,7 +3120,7 @@ type Probes struct {
 
 func (x *Probes) Reset() {
 	*x = Probes{}
-	mi := &file_agent_v1_agent_proto_msgTypes[38]
+	mi := &file_agent_v1_agent_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2997,7 +3132,7 @@ func (x *Probes) String() string {
 func (*Probes) ProtoMessage() {}
 
 func (x *Probes) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[38]
+	mi := &file_agent_v1_agent_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3010,7 +3145,7 @@ func (x *Probes) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Probes.ProtoReflect.Descriptor instead.
 func (*Probes) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{38}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Probes) GetHttp() string {
@@ -3050,7 +3185,7 @@ type ProbePath struct {
 
 func (x *ProbePath) Reset() {
 	*x = ProbePath{}
-	mi := &file_agent_v1_agent_proto_msgTypes[39]
+	mi := &file_agent_v1_agent_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3062,7 +3197,7 @@ func (x *ProbePath) String() string {
 func (*ProbePath) ProtoMessage() {}
 
 func (x *ProbePath) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[39]
+	mi := &file_agent_v1_agent_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3075,7 +3210,7 @@ func (x *ProbePath) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbePath.ProtoReflect.Descriptor instead.
 func (*ProbePath) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{39}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ProbePath) GetPath() string {
@@ -3125,7 +3260,7 @@ type ProbePort struct {
 
 func (x *ProbePort) Reset() {
 	*x = ProbePort{}
-	mi := &file_agent_v1_agent_proto_msgTypes[40]
+	mi := &file_agent_v1_agent_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3137,7 +3272,7 @@ func (x *ProbePort) String() string {
 func (*ProbePort) ProtoMessage() {}
 
 func (x *ProbePort) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[40]
+	mi := &file_agent_v1_agent_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3150,7 +3285,7 @@ func (x *ProbePort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbePort.ProtoReflect.Descriptor instead.
 func (*ProbePort) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{40}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ProbePort) GetAddress() string {
@@ -3200,7 +3335,7 @@ type Query struct {
 
 func (x *Query) Reset() {
 	*x = Query{}
-	mi := &file_agent_v1_agent_proto_msgTypes[41]
+	mi := &file_agent_v1_agent_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3212,7 +3347,7 @@ func (x *Query) String() string {
 func (*Query) ProtoMessage() {}
 
 func (x *Query) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[41]
+	mi := &file_agent_v1_agent_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3225,7 +3360,7 @@ func (x *Query) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Query.ProtoReflect.Descriptor instead.
 func (*Query) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{41}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Query) GetId() string {
@@ -3256,7 +3391,7 @@ type AnswerPart struct {
 
 func (x *AnswerPart) Reset() {
 	*x = AnswerPart{}
-	mi := &file_agent_v1_agent_proto_msgTypes[42]
+	mi := &file_agent_v1_agent_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3268,7 +3403,7 @@ func (x *AnswerPart) String() string {
 func (*AnswerPart) ProtoMessage() {}
 
 func (x *AnswerPart) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[42]
+	mi := &file_agent_v1_agent_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3281,7 +3416,7 @@ func (x *AnswerPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnswerPart.ProtoReflect.Descriptor instead.
 func (*AnswerPart) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{42}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *AnswerPart) GetQuery() string {
@@ -3313,7 +3448,7 @@ type AnswerReceipt struct {
 
 func (x *AnswerReceipt) Reset() {
 	*x = AnswerReceipt{}
-	mi := &file_agent_v1_agent_proto_msgTypes[43]
+	mi := &file_agent_v1_agent_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3325,7 +3460,7 @@ func (x *AnswerReceipt) String() string {
 func (*AnswerReceipt) ProtoMessage() {}
 
 func (x *AnswerReceipt) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[43]
+	mi := &file_agent_v1_agent_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3338,7 +3473,7 @@ func (x *AnswerReceipt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnswerReceipt.ProtoReflect.Descriptor instead.
 func (*AnswerReceipt) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{43}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{45}
 }
 
 // HTTPGet sends a GET request.
@@ -3354,7 +3489,7 @@ type ServiceProbe_HTTPGet struct {
 
 func (x *ServiceProbe_HTTPGet) Reset() {
 	*x = ServiceProbe_HTTPGet{}
-	mi := &file_agent_v1_agent_proto_msgTypes[44]
+	mi := &file_agent_v1_agent_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3366,7 +3501,7 @@ func (x *ServiceProbe_HTTPGet) String() string {
 func (*ServiceProbe_HTTPGet) ProtoMessage() {}
 
 func (x *ServiceProbe_HTTPGet) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[44]
+	mi := &file_agent_v1_agent_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3379,7 +3514,7 @@ func (x *ServiceProbe_HTTPGet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceProbe_HTTPGet.ProtoReflect.Descriptor instead.
 func (*ServiceProbe_HTTPGet) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{30, 0}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{31, 0}
 }
 
 func (x *ServiceProbe_HTTPGet) GetPath() string {
@@ -3414,7 +3549,7 @@ type ServiceProbe_Header struct {
 
 func (x *ServiceProbe_Header) Reset() {
 	*x = ServiceProbe_Header{}
-	mi := &file_agent_v1_agent_proto_msgTypes[45]
+	mi := &file_agent_v1_agent_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3426,7 +3561,7 @@ func (x *ServiceProbe_Header) String() string {
 func (*ServiceProbe_Header) ProtoMessage() {}
 
 func (x *ServiceProbe_Header) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[45]
+	mi := &file_agent_v1_agent_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3439,7 +3574,7 @@ func (x *ServiceProbe_Header) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceProbe_Header.ProtoReflect.Descriptor instead.
 func (*ServiceProbe_Header) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{30, 1}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{31, 1}
 }
 
 func (x *ServiceProbe_Header) GetName() string {
@@ -3465,7 +3600,7 @@ type ServiceProbe_TCPSocket struct {
 
 func (x *ServiceProbe_TCPSocket) Reset() {
 	*x = ServiceProbe_TCPSocket{}
-	mi := &file_agent_v1_agent_proto_msgTypes[46]
+	mi := &file_agent_v1_agent_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3477,7 +3612,7 @@ func (x *ServiceProbe_TCPSocket) String() string {
 func (*ServiceProbe_TCPSocket) ProtoMessage() {}
 
 func (x *ServiceProbe_TCPSocket) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[46]
+	mi := &file_agent_v1_agent_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3490,7 +3625,7 @@ func (x *ServiceProbe_TCPSocket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceProbe_TCPSocket.ProtoReflect.Descriptor instead.
 func (*ServiceProbe_TCPSocket) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{30, 2}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{31, 2}
 }
 
 // GRPC calls grpc.health.v1.Health.
@@ -3503,7 +3638,7 @@ type ServiceProbe_GRPC struct {
 
 func (x *ServiceProbe_GRPC) Reset() {
 	*x = ServiceProbe_GRPC{}
-	mi := &file_agent_v1_agent_proto_msgTypes[47]
+	mi := &file_agent_v1_agent_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3515,7 +3650,7 @@ func (x *ServiceProbe_GRPC) String() string {
 func (*ServiceProbe_GRPC) ProtoMessage() {}
 
 func (x *ServiceProbe_GRPC) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_v1_agent_proto_msgTypes[47]
+	mi := &file_agent_v1_agent_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3528,7 +3663,7 @@ func (x *ServiceProbe_GRPC) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceProbe_GRPC.ProtoReflect.Descriptor instead.
 func (*ServiceProbe_GRPC) Descriptor() ([]byte, []int) {
-	return file_agent_v1_agent_proto_rawDescGZIP(), []int{30, 3}
+	return file_agent_v1_agent_proto_rawDescGZIP(), []int{31, 3}
 }
 
 func (x *ServiceProbe_GRPC) GetService() string {
@@ -3595,9 +3730,10 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"envoyState\x12*\n" +
 	"\x04pong\x18\n" +
 	" \x01(\v2\x14.sonde.agent.v1.PongH\x00R\x04pongB\t\n" +
-	"\amessage\"I\n" +
+	"\amessage\"_\n" +
 	"\tPlaintext\x12<\n" +
-	"\binbounds\x18\x01 \x03(\v2 .sonde.agent.v1.PlaintextInboundR\binbounds\"\xe4\x02\n" +
+	"\binbounds\x18\x01 \x03(\v2 .sonde.agent.v1.PlaintextInboundR\binbounds\x12\x14\n" +
+	"\x05asked\x18\x02 \x01(\bR\x05asked\"\xe4\x02\n" +
 	"\x10PlaintextInbound\x12\x12\n" +
 	"\x04port\x18\x01 \x01(\rR\x04port\x129\n" +
 	"\x04kind\x18\x02 \x01(\x0e2%.sonde.agent.v1.PlaintextInbound.KindR\x04kind\x12\x1a\n" +
@@ -3660,7 +3796,7 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\x05count\x18\x02 \x01(\x03R\x05count\"\x06\n" +
 	"\x04Pong\"\n" +
 	"\n" +
-	"\bDraining\"\xb6\x06\n" +
+	"\bDraining\"\xb6\a\n" +
 	"\x0eControlMessage\x123\n" +
 	"\awelcome\x18\x01 \x01(\v2\x17.sonde.agent.v1.WelcomeH\x00R\awelcome\x120\n" +
 	"\x06bundle\x18\x02 \x01(\v2\x16.sonde.agent.v1.BundleH\x00R\x06bundle\x127\n" +
@@ -3678,8 +3814,11 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\tduplicate\x18\x0e \x01(\v2\x19.sonde.agent.v1.DuplicateH\x00R\tduplicate\x129\n" +
 	"\tendpoints\x18\x0f \x01(\v2\x19.sonde.agent.v1.EndpointsH\x00R\tendpoints\x127\n" +
 	"\n" +
-	"serving_ca\x18\x10 \x01(\v2\x16.sonde.agent.v1.BundleH\x00R\tservingCaB\t\n" +
-	"\amessage\"\xd7\x01\n" +
+	"serving_ca\x18\x10 \x01(\v2\x16.sonde.agent.v1.BundleH\x00R\tservingCa\x12C\n" +
+	"\rask_plaintext\x18\x11 \x01(\v2\x1c.sonde.agent.v1.AskPlaintextH\x00R\faskPlaintext\x129\n" +
+	"\toutbounds\x18\x12 \x01(\v2\x19.sonde.agent.v1.OutboundsH\x00R\toutboundsB\t\n" +
+	"\amessage\"\x0e\n" +
+	"\fAskPlaintext\"\xd7\x01\n" +
 	"\bRestarts\x121\n" +
 	"\x04mode\x18\x01 \x01(\x0e2\x1d.sonde.agent.v1.Restarts.ModeR\x04mode\x124\n" +
 	"\x06grants\x18\x02 \x03(\v2\x1c.sonde.agent.v1.RestartGrantR\x06grants\x125\n" +
@@ -3746,6 +3885,9 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\rDrainRecorded\">\n" +
 	"\bInbounds\x12\x1a\n" +
 	"\baccepted\x18\x01 \x01(\bR\baccepted\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"?\n" +
+	"\tOutbounds\x12\x1a\n" +
+	"\baccepted\x18\x01 \x01(\bR\baccepted\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\"\x85\x01\n" +
 	"\n" +
 	"DrainState\x12 \n" +
@@ -3797,7 +3939,7 @@ func file_agent_v1_agent_proto_rawDescGZIP() []byte {
 }
 
 var file_agent_v1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
+var file_agent_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 50)
 var file_agent_v1_agent_proto_goTypes = []any{
 	(PlaintextInbound_Kind)(0),     // 0: sonde.agent.v1.PlaintextInbound.Kind
 	(Restarts_Mode)(0),             // 1: sonde.agent.v1.Restarts.Mode
@@ -3827,39 +3969,41 @@ var file_agent_v1_agent_proto_goTypes = []any{
 	(*Pong)(nil),                   // 25: sonde.agent.v1.Pong
 	(*Draining)(nil),               // 26: sonde.agent.v1.Draining
 	(*ControlMessage)(nil),         // 27: sonde.agent.v1.ControlMessage
-	(*Restarts)(nil),               // 28: sonde.agent.v1.Restarts
-	(*RestartGrant)(nil),           // 29: sonde.agent.v1.RestartGrant
-	(*WhenAway)(nil),               // 30: sonde.agent.v1.WhenAway
-	(*Endpoints)(nil),              // 31: sonde.agent.v1.Endpoints
-	(*ServiceProbes)(nil),          // 32: sonde.agent.v1.ServiceProbes
-	(*ServiceProbe)(nil),           // 33: sonde.agent.v1.ServiceProbe
-	(*Welcome)(nil),                // 34: sonde.agent.v1.Welcome
-	(*RenewNow)(nil),               // 35: sonde.agent.v1.RenewNow
-	(*Ping)(nil),                   // 36: sonde.agent.v1.Ping
-	(*Duplicate)(nil),              // 37: sonde.agent.v1.Duplicate
-	(*DrainRecorded)(nil),          // 38: sonde.agent.v1.DrainRecorded
-	(*Inbounds)(nil),               // 39: sonde.agent.v1.Inbounds
-	(*DrainState)(nil),             // 40: sonde.agent.v1.DrainState
-	(*Probes)(nil),                 // 41: sonde.agent.v1.Probes
-	(*ProbePath)(nil),              // 42: sonde.agent.v1.ProbePath
-	(*ProbePort)(nil),              // 43: sonde.agent.v1.ProbePort
-	(*Query)(nil),                  // 44: sonde.agent.v1.Query
-	(*AnswerPart)(nil),             // 45: sonde.agent.v1.AnswerPart
-	(*AnswerReceipt)(nil),          // 46: sonde.agent.v1.AnswerReceipt
-	(*ServiceProbe_HTTPGet)(nil),   // 47: sonde.agent.v1.ServiceProbe.HTTPGet
-	(*ServiceProbe_Header)(nil),    // 48: sonde.agent.v1.ServiceProbe.Header
-	(*ServiceProbe_TCPSocket)(nil), // 49: sonde.agent.v1.ServiceProbe.TCPSocket
-	(*ServiceProbe_GRPC)(nil),      // 50: sonde.agent.v1.ServiceProbe.GRPC
-	(*durationpb.Duration)(nil),    // 51: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil),  // 52: google.protobuf.Timestamp
+	(*AskPlaintext)(nil),           // 28: sonde.agent.v1.AskPlaintext
+	(*Restarts)(nil),               // 29: sonde.agent.v1.Restarts
+	(*RestartGrant)(nil),           // 30: sonde.agent.v1.RestartGrant
+	(*WhenAway)(nil),               // 31: sonde.agent.v1.WhenAway
+	(*Endpoints)(nil),              // 32: sonde.agent.v1.Endpoints
+	(*ServiceProbes)(nil),          // 33: sonde.agent.v1.ServiceProbes
+	(*ServiceProbe)(nil),           // 34: sonde.agent.v1.ServiceProbe
+	(*Welcome)(nil),                // 35: sonde.agent.v1.Welcome
+	(*RenewNow)(nil),               // 36: sonde.agent.v1.RenewNow
+	(*Ping)(nil),                   // 37: sonde.agent.v1.Ping
+	(*Duplicate)(nil),              // 38: sonde.agent.v1.Duplicate
+	(*DrainRecorded)(nil),          // 39: sonde.agent.v1.DrainRecorded
+	(*Inbounds)(nil),               // 40: sonde.agent.v1.Inbounds
+	(*Outbounds)(nil),              // 41: sonde.agent.v1.Outbounds
+	(*DrainState)(nil),             // 42: sonde.agent.v1.DrainState
+	(*Probes)(nil),                 // 43: sonde.agent.v1.Probes
+	(*ProbePath)(nil),              // 44: sonde.agent.v1.ProbePath
+	(*ProbePort)(nil),              // 45: sonde.agent.v1.ProbePort
+	(*Query)(nil),                  // 46: sonde.agent.v1.Query
+	(*AnswerPart)(nil),             // 47: sonde.agent.v1.AnswerPart
+	(*AnswerReceipt)(nil),          // 48: sonde.agent.v1.AnswerReceipt
+	(*ServiceProbe_HTTPGet)(nil),   // 49: sonde.agent.v1.ServiceProbe.HTTPGet
+	(*ServiceProbe_Header)(nil),    // 50: sonde.agent.v1.ServiceProbe.Header
+	(*ServiceProbe_TCPSocket)(nil), // 51: sonde.agent.v1.ServiceProbe.TCPSocket
+	(*ServiceProbe_GRPC)(nil),      // 52: sonde.agent.v1.ServiceProbe.GRPC
+	(*durationpb.Duration)(nil),    // 53: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil),  // 54: google.protobuf.Timestamp
 }
 var file_agent_v1_agent_proto_depIdxs = []int32{
 	3,  // 0: sonde.agent.v1.JoinRequest.version:type_name -> sonde.agent.v1.Version
-	51, // 1: sonde.agent.v1.JoinRequest.drain_time:type_name -> google.protobuf.Duration
+	53, // 1: sonde.agent.v1.JoinRequest.drain_time:type_name -> google.protobuf.Duration
 	8,  // 2: sonde.agent.v1.JoinResponse.identity:type_name -> sonde.agent.v1.Identity
 	8,  // 3: sonde.agent.v1.RenewResponse.identity:type_name -> sonde.agent.v1.Identity
 	9,  // 4: sonde.agent.v1.Identity.bundle:type_name -> sonde.agent.v1.Bundle
-	52, // 5: sonde.agent.v1.InUse.leaf_not_after:type_name -> google.protobuf.Timestamp
+	54, // 5: sonde.agent.v1.InUse.leaf_not_after:type_name -> google.protobuf.Timestamp
 	23, // 6: sonde.agent.v1.AgentMessage.hello:type_name -> sonde.agent.v1.Hello
 	26, // 7: sonde.agent.v1.AgentMessage.draining:type_name -> sonde.agent.v1.Draining
 	10, // 8: sonde.agent.v1.AgentMessage.in_use:type_name -> sonde.agent.v1.InUse
@@ -3876,59 +4020,61 @@ var file_agent_v1_agent_proto_depIdxs = []int32{
 	15, // 19: sonde.agent.v1.PlaintextInbound.others:type_name -> sonde.agent.v1.PlaintextTally
 	15, // 20: sonde.agent.v1.PlaintextInbound.probes:type_name -> sonde.agent.v1.PlaintextTally
 	15, // 21: sonde.agent.v1.PlaintextSource.tally:type_name -> sonde.agent.v1.PlaintextTally
-	51, // 22: sonde.agent.v1.PlaintextTally.first:type_name -> google.protobuf.Duration
-	51, // 23: sonde.agent.v1.PlaintextTally.last:type_name -> google.protobuf.Duration
+	53, // 22: sonde.agent.v1.PlaintextTally.first:type_name -> google.protobuf.Duration
+	53, // 23: sonde.agent.v1.PlaintextTally.last:type_name -> google.protobuf.Duration
 	17, // 24: sonde.agent.v1.Liveness.held:type_name -> sonde.agent.v1.HeldLiveness
-	51, // 25: sonde.agent.v1.HeldLiveness.failing:type_name -> google.protobuf.Duration
+	53, // 25: sonde.agent.v1.HeldLiveness.failing:type_name -> google.protobuf.Duration
 	20, // 26: sonde.agent.v1.Readiness.inbounds:type_name -> sonde.agent.v1.InboundReadiness
 	22, // 27: sonde.agent.v1.ProbeFailures.failures:type_name -> sonde.agent.v1.ProbeFailure
 	3,  // 28: sonde.agent.v1.Hello.version:type_name -> sonde.agent.v1.Version
 	10, // 29: sonde.agent.v1.Hello.in_use:type_name -> sonde.agent.v1.InUse
 	24, // 30: sonde.agent.v1.Hello.session:type_name -> sonde.agent.v1.SessionNumber
-	52, // 31: sonde.agent.v1.SessionNumber.started:type_name -> google.protobuf.Timestamp
-	34, // 32: sonde.agent.v1.ControlMessage.welcome:type_name -> sonde.agent.v1.Welcome
+	54, // 31: sonde.agent.v1.SessionNumber.started:type_name -> google.protobuf.Timestamp
+	35, // 32: sonde.agent.v1.ControlMessage.welcome:type_name -> sonde.agent.v1.Welcome
 	9,  // 33: sonde.agent.v1.ControlMessage.bundle:type_name -> sonde.agent.v1.Bundle
-	35, // 34: sonde.agent.v1.ControlMessage.renew_now:type_name -> sonde.agent.v1.RenewNow
-	38, // 35: sonde.agent.v1.ControlMessage.drain_recorded:type_name -> sonde.agent.v1.DrainRecorded
-	39, // 36: sonde.agent.v1.ControlMessage.inbounds:type_name -> sonde.agent.v1.Inbounds
-	40, // 37: sonde.agent.v1.ControlMessage.drain_state:type_name -> sonde.agent.v1.DrainState
-	28, // 38: sonde.agent.v1.ControlMessage.restarts:type_name -> sonde.agent.v1.Restarts
-	44, // 39: sonde.agent.v1.ControlMessage.query:type_name -> sonde.agent.v1.Query
-	41, // 40: sonde.agent.v1.ControlMessage.probes:type_name -> sonde.agent.v1.Probes
-	32, // 41: sonde.agent.v1.ControlMessage.service_probes:type_name -> sonde.agent.v1.ServiceProbes
-	36, // 42: sonde.agent.v1.ControlMessage.ping:type_name -> sonde.agent.v1.Ping
-	37, // 43: sonde.agent.v1.ControlMessage.duplicate:type_name -> sonde.agent.v1.Duplicate
-	31, // 44: sonde.agent.v1.ControlMessage.endpoints:type_name -> sonde.agent.v1.Endpoints
+	36, // 34: sonde.agent.v1.ControlMessage.renew_now:type_name -> sonde.agent.v1.RenewNow
+	39, // 35: sonde.agent.v1.ControlMessage.drain_recorded:type_name -> sonde.agent.v1.DrainRecorded
+	40, // 36: sonde.agent.v1.ControlMessage.inbounds:type_name -> sonde.agent.v1.Inbounds
+	42, // 37: sonde.agent.v1.ControlMessage.drain_state:type_name -> sonde.agent.v1.DrainState
+	29, // 38: sonde.agent.v1.ControlMessage.restarts:type_name -> sonde.agent.v1.Restarts
+	46, // 39: sonde.agent.v1.ControlMessage.query:type_name -> sonde.agent.v1.Query
+	43, // 40: sonde.agent.v1.ControlMessage.probes:type_name -> sonde.agent.v1.Probes
+	33, // 41: sonde.agent.v1.ControlMessage.service_probes:type_name -> sonde.agent.v1.ServiceProbes
+	37, // 42: sonde.agent.v1.ControlMessage.ping:type_name -> sonde.agent.v1.Ping
+	38, // 43: sonde.agent.v1.ControlMessage.duplicate:type_name -> sonde.agent.v1.Duplicate
+	32, // 44: sonde.agent.v1.ControlMessage.endpoints:type_name -> sonde.agent.v1.Endpoints
 	9,  // 45: sonde.agent.v1.ControlMessage.serving_ca:type_name -> sonde.agent.v1.Bundle
-	1,  // 46: sonde.agent.v1.Restarts.mode:type_name -> sonde.agent.v1.Restarts.Mode
-	29, // 47: sonde.agent.v1.Restarts.grants:type_name -> sonde.agent.v1.RestartGrant
-	30, // 48: sonde.agent.v1.Restarts.when_away:type_name -> sonde.agent.v1.WhenAway
-	2,  // 49: sonde.agent.v1.WhenAway.policy:type_name -> sonde.agent.v1.WhenAway.Policy
-	51, // 50: sonde.agent.v1.WhenAway.after:type_name -> google.protobuf.Duration
-	51, // 51: sonde.agent.v1.WhenAway.turn_time:type_name -> google.protobuf.Duration
-	33, // 52: sonde.agent.v1.ServiceProbes.probes:type_name -> sonde.agent.v1.ServiceProbe
-	47, // 53: sonde.agent.v1.ServiceProbe.http_get:type_name -> sonde.agent.v1.ServiceProbe.HTTPGet
-	49, // 54: sonde.agent.v1.ServiceProbe.tcp_socket:type_name -> sonde.agent.v1.ServiceProbe.TCPSocket
-	50, // 55: sonde.agent.v1.ServiceProbe.grpc:type_name -> sonde.agent.v1.ServiceProbe.GRPC
-	51, // 56: sonde.agent.v1.ServiceProbe.period:type_name -> google.protobuf.Duration
-	51, // 57: sonde.agent.v1.ServiceProbe.timeout:type_name -> google.protobuf.Duration
-	3,  // 58: sonde.agent.v1.Welcome.version:type_name -> sonde.agent.v1.Version
-	43, // 59: sonde.agent.v1.Probes.ports:type_name -> sonde.agent.v1.ProbePort
-	42, // 60: sonde.agent.v1.Probes.paths:type_name -> sonde.agent.v1.ProbePath
-	48, // 61: sonde.agent.v1.ServiceProbe.HTTPGet.headers:type_name -> sonde.agent.v1.ServiceProbe.Header
-	4,  // 62: sonde.agent.v1.AgentService.Join:input_type -> sonde.agent.v1.JoinRequest
-	6,  // 63: sonde.agent.v1.AgentService.Renew:input_type -> sonde.agent.v1.RenewRequest
-	11, // 64: sonde.agent.v1.AgentService.Session:input_type -> sonde.agent.v1.AgentMessage
-	45, // 65: sonde.agent.v1.AgentService.Answer:input_type -> sonde.agent.v1.AnswerPart
-	5,  // 66: sonde.agent.v1.AgentService.Join:output_type -> sonde.agent.v1.JoinResponse
-	7,  // 67: sonde.agent.v1.AgentService.Renew:output_type -> sonde.agent.v1.RenewResponse
-	27, // 68: sonde.agent.v1.AgentService.Session:output_type -> sonde.agent.v1.ControlMessage
-	46, // 69: sonde.agent.v1.AgentService.Answer:output_type -> sonde.agent.v1.AnswerReceipt
-	66, // [66:70] is the sub-list for method output_type
-	62, // [62:66] is the sub-list for method input_type
-	62, // [62:62] is the sub-list for extension type_name
-	62, // [62:62] is the sub-list for extension extendee
-	0,  // [0:62] is the sub-list for field type_name
+	28, // 46: sonde.agent.v1.ControlMessage.ask_plaintext:type_name -> sonde.agent.v1.AskPlaintext
+	41, // 47: sonde.agent.v1.ControlMessage.outbounds:type_name -> sonde.agent.v1.Outbounds
+	1,  // 48: sonde.agent.v1.Restarts.mode:type_name -> sonde.agent.v1.Restarts.Mode
+	30, // 49: sonde.agent.v1.Restarts.grants:type_name -> sonde.agent.v1.RestartGrant
+	31, // 50: sonde.agent.v1.Restarts.when_away:type_name -> sonde.agent.v1.WhenAway
+	2,  // 51: sonde.agent.v1.WhenAway.policy:type_name -> sonde.agent.v1.WhenAway.Policy
+	53, // 52: sonde.agent.v1.WhenAway.after:type_name -> google.protobuf.Duration
+	53, // 53: sonde.agent.v1.WhenAway.turn_time:type_name -> google.protobuf.Duration
+	34, // 54: sonde.agent.v1.ServiceProbes.probes:type_name -> sonde.agent.v1.ServiceProbe
+	49, // 55: sonde.agent.v1.ServiceProbe.http_get:type_name -> sonde.agent.v1.ServiceProbe.HTTPGet
+	51, // 56: sonde.agent.v1.ServiceProbe.tcp_socket:type_name -> sonde.agent.v1.ServiceProbe.TCPSocket
+	52, // 57: sonde.agent.v1.ServiceProbe.grpc:type_name -> sonde.agent.v1.ServiceProbe.GRPC
+	53, // 58: sonde.agent.v1.ServiceProbe.period:type_name -> google.protobuf.Duration
+	53, // 59: sonde.agent.v1.ServiceProbe.timeout:type_name -> google.protobuf.Duration
+	3,  // 60: sonde.agent.v1.Welcome.version:type_name -> sonde.agent.v1.Version
+	45, // 61: sonde.agent.v1.Probes.ports:type_name -> sonde.agent.v1.ProbePort
+	44, // 62: sonde.agent.v1.Probes.paths:type_name -> sonde.agent.v1.ProbePath
+	50, // 63: sonde.agent.v1.ServiceProbe.HTTPGet.headers:type_name -> sonde.agent.v1.ServiceProbe.Header
+	4,  // 64: sonde.agent.v1.AgentService.Join:input_type -> sonde.agent.v1.JoinRequest
+	6,  // 65: sonde.agent.v1.AgentService.Renew:input_type -> sonde.agent.v1.RenewRequest
+	11, // 66: sonde.agent.v1.AgentService.Session:input_type -> sonde.agent.v1.AgentMessage
+	47, // 67: sonde.agent.v1.AgentService.Answer:input_type -> sonde.agent.v1.AnswerPart
+	5,  // 68: sonde.agent.v1.AgentService.Join:output_type -> sonde.agent.v1.JoinResponse
+	7,  // 69: sonde.agent.v1.AgentService.Renew:output_type -> sonde.agent.v1.RenewResponse
+	27, // 70: sonde.agent.v1.AgentService.Session:output_type -> sonde.agent.v1.ControlMessage
+	48, // 71: sonde.agent.v1.AgentService.Answer:output_type -> sonde.agent.v1.AnswerReceipt
+	68, // [68:72] is the sub-list for method output_type
+	64, // [64:68] is the sub-list for method input_type
+	64, // [64:64] is the sub-list for extension type_name
+	64, // [64:64] is the sub-list for extension extendee
+	0,  // [0:64] is the sub-list for field type_name
 }
 
 func init() { file_agent_v1_agent_proto_init() }
@@ -3963,8 +4109,10 @@ func file_agent_v1_agent_proto_init() {
 		(*ControlMessage_Duplicate)(nil),
 		(*ControlMessage_Endpoints)(nil),
 		(*ControlMessage_ServingCa)(nil),
+		(*ControlMessage_AskPlaintext)(nil),
+		(*ControlMessage_Outbounds)(nil),
 	}
-	file_agent_v1_agent_proto_msgTypes[30].OneofWrappers = []any{
+	file_agent_v1_agent_proto_msgTypes[31].OneofWrappers = []any{
 		(*ServiceProbe_HttpGet)(nil),
 		(*ServiceProbe_TcpSocket)(nil),
 		(*ServiceProbe_Grpc)(nil),
@@ -3975,7 +4123,7 @@ func file_agent_v1_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_agent_v1_agent_proto_rawDesc), len(file_agent_v1_agent_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   48,
+			NumMessages:   50,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

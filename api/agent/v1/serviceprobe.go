@@ -4,18 +4,21 @@ import "github.com/sonde-mesh/sonde/api/mesh"
 
 // SetCheck sets the handler to what a probe asks. Its port is in Application.
 func (p *ServiceProbe) SetCheck(check mesh.Probe) {
-	switch {
-	case check.HTTPGet != nil:
-		get := &ServiceProbe_HTTPGet{Path: check.HTTPGet.Path, Https: check.HTTPGet.Scheme == mesh.SchemeHTTPS}
-		for _, h := range check.HTTPGet.HTTPHeaders {
-			get.Headers = append(get.Headers, &ServiceProbe_Header{Name: h.Name, Value: h.Value})
-		}
-		p.Handler = &ServiceProbe_HttpGet{HttpGet: get}
-	case check.GRPC != nil:
-		p.Handler = &ServiceProbe_Grpc{Grpc: &ServiceProbe_GRPC{Service: check.GRPC.Service}}
-	case check.TCPSocket != nil:
-		p.Handler = &ServiceProbe_TcpSocket{TcpSocket: &ServiceProbe_TCPSocket{}}
-	}
+	p.Handler = mesh.MatchHandler(check,
+		func(h *mesh.HTTPGetProbe) isServiceProbe_Handler {
+			get := &ServiceProbe_HTTPGet{Path: h.Path, Https: h.Scheme == mesh.SchemeHTTPS}
+			for _, header := range h.HTTPHeaders {
+				get.Headers = append(get.Headers, &ServiceProbe_Header{Name: header.Name, Value: header.Value})
+			}
+			return &ServiceProbe_HttpGet{HttpGet: get}
+		},
+		func(*mesh.TCPSocketProbe) isServiceProbe_Handler {
+			return &ServiceProbe_TcpSocket{TcpSocket: &ServiceProbe_TCPSocket{}}
+		},
+		func(h *mesh.GRPCProbe) isServiceProbe_Handler {
+			return &ServiceProbe_Grpc{Grpc: &ServiceProbe_GRPC{Service: h.Service}}
+		},
+	)
 }
 
 // Check returns the readiness probe that SetCheck was called with, of that port, and false for a handler of a later version.

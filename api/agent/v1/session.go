@@ -15,19 +15,28 @@ const (
 	FeatureServiceProbes = "service-probes"
 	// FeatureEndpoints: a control plane sends Endpoints, an agent reads them.
 	FeatureEndpoints = "endpoints"
+	// FeatureOutbounds: a control plane sends Outbounds, an agent reads them.
+	FeatureOutbounds = "outbounds"
 	// FeatureServingCA: an agent reads ServingCA, and its Envoy the file with it. In JoinRequest, too.
 	FeatureServingCA = "serving-ca"
 	// FeatureRestartGrants: a control plane reads Liveness and sends Restarts; an agent does the reverse.
 	FeatureRestartGrants = "restart-grants"
 	// FeaturePlaintext: a control plane reads Plaintext, an agent sends it. In JoinRequest, too: Envoy may record for it.
 	FeaturePlaintext = "plaintext"
-	// FeatureQueries, FeaturePong: an agent answers Query, Ping.
-	FeatureQueries = "queries"
-	FeaturePong    = "pong"
+	// FeatureQueries, FeaturePong, FeatureAskPlaintext: an agent answers Query, Ping, AskPlaintext.
+	FeatureQueries      = "queries"
+	FeaturePong         = "pong"
+	FeatureAskPlaintext = "ask-plaintext"
 	// FeatureProbePorts: an agent holds the ports for probes of the per-port mode itself. One without it waits for Envoy's listeners,
 	// which there are not any more.
 	FeatureProbePorts = "probe-ports"
 )
+
+// knownFeatures are all of this version.
+var knownFeatures = []string{
+	FeatureInbounds, FeatureDrainState, FeaturePerPortProbes, FeatureProbeFailures, FeatureEnvoyState, FeatureServiceProbes, FeatureEndpoints, FeatureServingCA,
+	FeatureRestartGrants, FeaturePlaintext, FeatureQueries, FeatureOutbounds, FeaturePong, FeatureAskPlaintext, FeatureProbePorts,
+}
 
 // Limits of what an agent reports.
 const (

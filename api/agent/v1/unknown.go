@@ -7,12 +7,6 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// knownFeatures are all of this version.
-var knownFeatures = []string{
-	FeatureInbounds, FeatureDrainState, FeaturePerPortProbes, FeatureProbeFailures, FeatureEnvoyState, FeatureServiceProbes, FeatureEndpoints, FeatureServingCA,
-	FeatureRestartGrants, FeaturePlaintext, FeatureQueries, FeaturePong, FeatureProbePorts,
-}
-
 // UnknownFeatures returns how many of the features are of a later version.
 func UnknownFeatures(features []string) (n int) {
 	for _, f := range features {

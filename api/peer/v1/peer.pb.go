@@ -1174,15 +1174,17 @@ func (x *Plaintext) GetSaid() *v1.Plaintext {
 	return nil
 }
 
-// Listeners are those of inbounds, as Envoy has answered.
+// Listeners are those that bind an address, as Envoy has answered.
 type Listeners struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// When the ADS stream was opened; zero while there was none, and the proxy has joined.
 	Order *Order `protobuf:"bytes,1,opt,name=order,proto3" json:"order,omitempty"`
-	// ip:port
+	// ip:port of those for inbounds.
 	Accepted []string `protobuf:"bytes,3,rep,name=accepted,proto3" json:"accepted,omitempty"`
 	// Reasons by ip:port.
-	Refused       map[string]string `protobuf:"bytes,4,rep,name=refused,proto3" json:"refused,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Refused map[string]string `protobuf:"bytes,4,rep,name=refused,proto3" json:"refused,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// Those for the application's own traffic; absent of a replica that does not say them.
+	Outbounds     *Outbounds `protobuf:"bytes,5,opt,name=outbounds,proto3" json:"outbounds,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1238,6 +1240,58 @@ func (x *Listeners) GetRefused() map[string]string {
 	return nil
 }
 
+func (x *Listeners) GetOutbounds() *Outbounds {
+	if x != nil {
+		return x.Outbounds
+	}
+	return nil
+}
+
+type Outbounds struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// ip:port
+	Accepted      []string `protobuf:"bytes,1,rep,name=accepted,proto3" json:"accepted,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Outbounds) Reset() {
+	*x = Outbounds{}
+	mi := &file_peer_v1_peer_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Outbounds) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Outbounds) ProtoMessage() {}
+
+func (x *Outbounds) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Outbounds.ProtoReflect.Descriptor instead.
+func (*Outbounds) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *Outbounds) GetAccepted() []string {
+	if x != nil {
+		return x.Accepted
+	}
+	return nil
+}
+
 type Waiting struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Since         *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=since,proto3" json:"since,omitempty"`
@@ -1248,7 +1302,7 @@ type Waiting struct {
 
 func (x *Waiting) Reset() {
 	*x = Waiting{}
-	mi := &file_peer_v1_peer_proto_msgTypes[16]
+	mi := &file_peer_v1_peer_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1260,7 +1314,7 @@ func (x *Waiting) String() string {
 func (*Waiting) ProtoMessage() {}
 
 func (x *Waiting) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[16]
+	mi := &file_peer_v1_peer_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1273,7 +1327,7 @@ func (x *Waiting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Waiting.ProtoReflect.Descriptor instead.
 func (*Waiting) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{16}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Waiting) GetSince() *timestamppb.Timestamp {
@@ -1300,7 +1354,7 @@ type QueryRequest struct {
 
 func (x *QueryRequest) Reset() {
 	*x = QueryRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[17]
+	mi := &file_peer_v1_peer_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1312,7 +1366,7 @@ func (x *QueryRequest) String() string {
 func (*QueryRequest) ProtoMessage() {}
 
 func (x *QueryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[17]
+	mi := &file_peer_v1_peer_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1325,7 +1379,7 @@ func (x *QueryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueryRequest.ProtoReflect.Descriptor instead.
 func (*QueryRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{17}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *QueryRequest) GetProxy() string {
@@ -1351,7 +1405,7 @@ type QueryPart struct {
 
 func (x *QueryPart) Reset() {
 	*x = QueryPart{}
-	mi := &file_peer_v1_peer_proto_msgTypes[18]
+	mi := &file_peer_v1_peer_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1363,7 +1417,7 @@ func (x *QueryPart) String() string {
 func (*QueryPart) ProtoMessage() {}
 
 func (x *QueryPart) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[18]
+	mi := &file_peer_v1_peer_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1376,7 +1430,7 @@ func (x *QueryPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueryPart.ProtoReflect.Descriptor instead.
 func (*QueryPart) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{18}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *QueryPart) GetData() []byte {
@@ -1384,6 +1438,139 @@ func (x *QueryPart) GetData() []byte {
 		return x.Data
 	}
 	return nil
+}
+
+type AskPlaintextRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Meshes        []string               `protobuf:"bytes,1,rep,name=meshes,proto3" json:"meshes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AskPlaintextRequest) Reset() {
+	*x = AskPlaintextRequest{}
+	mi := &file_peer_v1_peer_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AskPlaintextRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AskPlaintextRequest) ProtoMessage() {}
+
+func (x *AskPlaintextRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AskPlaintextRequest.ProtoReflect.Descriptor instead.
+func (*AskPlaintextRequest) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *AskPlaintextRequest) GetMeshes() []string {
+	if x != nil {
+		return x.Meshes
+	}
+	return nil
+}
+
+type ListUnresponsiveRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Empty: all meshes.
+	Mesh          string `protobuf:"bytes,1,opt,name=mesh,proto3" json:"mesh,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListUnresponsiveRequest) Reset() {
+	*x = ListUnresponsiveRequest{}
+	mi := &file_peer_v1_peer_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListUnresponsiveRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListUnresponsiveRequest) ProtoMessage() {}
+
+func (x *ListUnresponsiveRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListUnresponsiveRequest.ProtoReflect.Descriptor instead.
+func (*ListUnresponsiveRequest) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *ListUnresponsiveRequest) GetMesh() string {
+	if x != nil {
+		return x.Mesh
+	}
+	return ""
+}
+
+type UnresponsiveProxy struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Proxy         string                 `protobuf:"bytes,1,opt,name=proxy,proto3" json:"proxy,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UnresponsiveProxy) Reset() {
+	*x = UnresponsiveProxy{}
+	mi := &file_peer_v1_peer_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UnresponsiveProxy) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UnresponsiveProxy) ProtoMessage() {}
+
+func (x *UnresponsiveProxy) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UnresponsiveProxy.ProtoReflect.Descriptor instead.
+func (*UnresponsiveProxy) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *UnresponsiveProxy) GetProxy() string {
+	if x != nil {
+		return x.Proxy
+	}
+	return ""
 }
 
 type CheckDuplicateRequest struct {
@@ -1398,7 +1585,7 @@ type CheckDuplicateRequest struct {
 
 func (x *CheckDuplicateRequest) Reset() {
 	*x = CheckDuplicateRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[19]
+	mi := &file_peer_v1_peer_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1410,7 +1597,7 @@ func (x *CheckDuplicateRequest) String() string {
 func (*CheckDuplicateRequest) ProtoMessage() {}
 
 func (x *CheckDuplicateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[19]
+	mi := &file_peer_v1_peer_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1423,7 +1610,7 @@ func (x *CheckDuplicateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckDuplicateRequest.ProtoReflect.Descriptor instead.
 func (*CheckDuplicateRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{19}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *CheckDuplicateRequest) GetProxy() string {
@@ -1457,7 +1644,7 @@ type CheckDuplicateResponse struct {
 
 func (x *CheckDuplicateResponse) Reset() {
 	*x = CheckDuplicateResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[20]
+	mi := &file_peer_v1_peer_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1469,7 +1656,7 @@ func (x *CheckDuplicateResponse) String() string {
 func (*CheckDuplicateResponse) ProtoMessage() {}
 
 func (x *CheckDuplicateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[20]
+	mi := &file_peer_v1_peer_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1482,7 +1669,7 @@ func (x *CheckDuplicateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckDuplicateResponse.ProtoReflect.Descriptor instead.
 func (*CheckDuplicateResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{20}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *CheckDuplicateResponse) GetRefusal() string {
@@ -1502,7 +1689,7 @@ type ListStreamsRequest struct {
 
 func (x *ListStreamsRequest) Reset() {
 	*x = ListStreamsRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[21]
+	mi := &file_peer_v1_peer_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1514,7 +1701,7 @@ func (x *ListStreamsRequest) String() string {
 func (*ListStreamsRequest) ProtoMessage() {}
 
 func (x *ListStreamsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[21]
+	mi := &file_peer_v1_peer_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1527,7 +1714,7 @@ func (x *ListStreamsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListStreamsRequest.ProtoReflect.Descriptor instead.
 func (*ListStreamsRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{21}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ListStreamsRequest) GetProxiesOnly() bool {
@@ -1553,7 +1740,7 @@ type Freeze struct {
 
 func (x *Freeze) Reset() {
 	*x = Freeze{}
-	mi := &file_peer_v1_peer_proto_msgTypes[22]
+	mi := &file_peer_v1_peer_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1565,7 +1752,7 @@ func (x *Freeze) String() string {
 func (*Freeze) ProtoMessage() {}
 
 func (x *Freeze) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[22]
+	mi := &file_peer_v1_peer_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1578,7 +1765,7 @@ func (x *Freeze) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Freeze.ProtoReflect.Descriptor instead.
 func (*Freeze) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{22}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Freeze) GetEpoch() int64 {
@@ -1631,7 +1818,7 @@ type FreezeLoss struct {
 
 func (x *FreezeLoss) Reset() {
 	*x = FreezeLoss{}
-	mi := &file_peer_v1_peer_proto_msgTypes[23]
+	mi := &file_peer_v1_peer_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1643,7 +1830,7 @@ func (x *FreezeLoss) String() string {
 func (*FreezeLoss) ProtoMessage() {}
 
 func (x *FreezeLoss) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[23]
+	mi := &file_peer_v1_peer_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1656,7 +1843,7 @@ func (x *FreezeLoss) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FreezeLoss.ProtoReflect.Descriptor instead.
 func (*FreezeLoss) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{23}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *FreezeLoss) GetKind() string {
@@ -1703,7 +1890,7 @@ type FreezeZone struct {
 
 func (x *FreezeZone) Reset() {
 	*x = FreezeZone{}
-	mi := &file_peer_v1_peer_proto_msgTypes[24]
+	mi := &file_peer_v1_peer_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1715,7 +1902,7 @@ func (x *FreezeZone) String() string {
 func (*FreezeZone) ProtoMessage() {}
 
 func (x *FreezeZone) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[24]
+	mi := &file_peer_v1_peer_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1728,7 +1915,7 @@ func (x *FreezeZone) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FreezeZone.ProtoReflect.Descriptor instead.
 func (*FreezeZone) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{24}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *FreezeZone) GetName() string {
@@ -1771,7 +1958,7 @@ type FreezeOrder struct {
 
 func (x *FreezeOrder) Reset() {
 	*x = FreezeOrder{}
-	mi := &file_peer_v1_peer_proto_msgTypes[25]
+	mi := &file_peer_v1_peer_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1783,7 +1970,7 @@ func (x *FreezeOrder) String() string {
 func (*FreezeOrder) ProtoMessage() {}
 
 func (x *FreezeOrder) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[25]
+	mi := &file_peer_v1_peer_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1796,7 +1983,7 @@ func (x *FreezeOrder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FreezeOrder.ProtoReflect.Descriptor instead.
 func (*FreezeOrder) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{25}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *FreezeOrder) GetZone() string {
@@ -1830,7 +2017,7 @@ type OrderFreezeResponse struct {
 
 func (x *OrderFreezeResponse) Reset() {
 	*x = OrderFreezeResponse{}
-	mi := &file_peer_v1_peer_proto_msgTypes[26]
+	mi := &file_peer_v1_peer_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1842,7 +2029,7 @@ func (x *OrderFreezeResponse) String() string {
 func (*OrderFreezeResponse) ProtoMessage() {}
 
 func (x *OrderFreezeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[26]
+	mi := &file_peer_v1_peer_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1855,7 +2042,7 @@ func (x *OrderFreezeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OrderFreezeResponse.ProtoReflect.Descriptor instead.
 func (*OrderFreezeResponse) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{26}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *OrderFreezeResponse) GetDone() *v11.FreezeZoneResponse {
@@ -1876,7 +2063,7 @@ type ListStreamsPart struct {
 
 func (x *ListStreamsPart) Reset() {
 	*x = ListStreamsPart{}
-	mi := &file_peer_v1_peer_proto_msgTypes[27]
+	mi := &file_peer_v1_peer_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1888,7 +2075,7 @@ func (x *ListStreamsPart) String() string {
 func (*ListStreamsPart) ProtoMessage() {}
 
 func (x *ListStreamsPart) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[27]
+	mi := &file_peer_v1_peer_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1901,7 +2088,7 @@ func (x *ListStreamsPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListStreamsPart.ProtoReflect.Descriptor instead.
 func (*ListStreamsPart) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{27}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ListStreamsPart) GetProxy() string {
@@ -1929,7 +2116,7 @@ type ListDecisionsRequest struct {
 
 func (x *ListDecisionsRequest) Reset() {
 	*x = ListDecisionsRequest{}
-	mi := &file_peer_v1_peer_proto_msgTypes[28]
+	mi := &file_peer_v1_peer_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1941,7 +2128,7 @@ func (x *ListDecisionsRequest) String() string {
 func (*ListDecisionsRequest) ProtoMessage() {}
 
 func (x *ListDecisionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[28]
+	mi := &file_peer_v1_peer_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1954,7 +2141,7 @@ func (x *ListDecisionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDecisionsRequest.ProtoReflect.Descriptor instead.
 func (*ListDecisionsRequest) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{28}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ListDecisionsRequest) GetNamespace() string {
@@ -1982,7 +2169,7 @@ type ListDecisionsPart struct {
 
 func (x *ListDecisionsPart) Reset() {
 	*x = ListDecisionsPart{}
-	mi := &file_peer_v1_peer_proto_msgTypes[29]
+	mi := &file_peer_v1_peer_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1994,7 +2181,7 @@ func (x *ListDecisionsPart) String() string {
 func (*ListDecisionsPart) ProtoMessage() {}
 
 func (x *ListDecisionsPart) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[29]
+	mi := &file_peer_v1_peer_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2007,7 +2194,7 @@ func (x *ListDecisionsPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDecisionsPart.ProtoReflect.Descriptor instead.
 func (*ListDecisionsPart) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{29}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ListDecisionsPart) GetRound() *v11.RestartRound {
@@ -2115,14 +2302,17 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\tPlaintext\x12*\n" +
 	"\x05order\x18\x01 \x01(\v2\x14.sonde.peer.v1.OrderR\x05order\x12\x18\n" +
 	"\aprocess\x18\x02 \x01(\tR\aprocess\x12-\n" +
-	"\x04said\x18\x03 \x01(\v2\x19.sonde.agent.v1.PlaintextR\x04said\"\xd6\x01\n" +
+	"\x04said\x18\x03 \x01(\v2\x19.sonde.agent.v1.PlaintextR\x04said\"\x8e\x02\n" +
 	"\tListeners\x12*\n" +
 	"\x05order\x18\x01 \x01(\v2\x14.sonde.peer.v1.OrderR\x05order\x12\x1a\n" +
 	"\baccepted\x18\x03 \x03(\tR\baccepted\x12?\n" +
-	"\arefused\x18\x04 \x03(\v2%.sonde.peer.v1.Listeners.RefusedEntryR\arefused\x1a:\n" +
+	"\arefused\x18\x04 \x03(\v2%.sonde.peer.v1.Listeners.RefusedEntryR\arefused\x126\n" +
+	"\toutbounds\x18\x05 \x01(\v2\x18.sonde.peer.v1.OutboundsR\toutbounds\x1a:\n" +
 	"\fRefusedEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01J\x04\b\x02\x10\x03\"S\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01J\x04\b\x02\x10\x03\"'\n" +
+	"\tOutbounds\x12\x1a\n" +
+	"\baccepted\x18\x01 \x03(\tR\baccepted\"S\n" +
 	"\aWaiting\x120\n" +
 	"\x05since\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\"8\n" +
@@ -2130,7 +2320,13 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x05proxy\x18\x01 \x01(\tR\x05proxy\x12\x12\n" +
 	"\x04view\x18\x02 \x01(\tR\x04view\"\x1f\n" +
 	"\tQueryPart\x12\x12\n" +
-	"\x04data\x18\x01 \x01(\fR\x04data\"a\n" +
+	"\x04data\x18\x01 \x01(\fR\x04data\"-\n" +
+	"\x13AskPlaintextRequest\x12\x16\n" +
+	"\x06meshes\x18\x01 \x03(\tR\x06meshes\"-\n" +
+	"\x17ListUnresponsiveRequest\x12\x12\n" +
+	"\x04mesh\x18\x01 \x01(\tR\x04mesh\")\n" +
+	"\x11UnresponsiveProxy\x12\x14\n" +
+	"\x05proxy\x18\x01 \x01(\tR\x05proxy\"a\n" +
 	"\x15CheckDuplicateRequest\x12\x14\n" +
 	"\x05proxy\x18\x01 \x01(\tR\x05proxy\x12\x18\n" +
 	"\aprocess\x18\x02 \x01(\tR\aprocess\x12\x18\n" +
@@ -2171,11 +2367,13 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\apod_uid\x18\x02 \x01(\tR\x06podUid\"\x86\x01\n" +
 	"\x11ListDecisionsPart\x122\n" +
 	"\x05round\x18\x01 \x01(\v2\x1c.sonde.admin.v1.RestartRoundR\x05round\x12=\n" +
-	"\tdecisions\x18\x02 \x03(\v2\x1f.sonde.admin.v1.RestartDecisionR\tdecisions2\xfa\x03\n" +
+	"\tdecisions\x18\x02 \x03(\v2\x1f.sonde.admin.v1.RestartDecisionR\tdecisions2\xa6\x05\n" +
 	"\vPeerService\x12F\n" +
 	"\x06Report\x12\x1c.sonde.peer.v1.ReportMessage\x1a\x1a.sonde.peer.v1.ReportReply(\x010\x01\x12@\n" +
 	"\x05Query\x12\x1b.sonde.peer.v1.QueryRequest\x1a\x18.sonde.peer.v1.QueryPart0\x01\x12]\n" +
-	"\x0eCheckDuplicate\x12$.sonde.peer.v1.CheckDuplicateRequest\x1a%.sonde.peer.v1.CheckDuplicateResponse\x12T\n" +
+	"\x0eCheckDuplicate\x12$.sonde.peer.v1.CheckDuplicateRequest\x1a%.sonde.peer.v1.CheckDuplicateResponse\x12J\n" +
+	"\fAskPlaintext\x12\".sonde.peer.v1.AskPlaintextRequest\x1a\x14.sonde.peer.v1.Proxy0\x01\x12^\n" +
+	"\x10ListUnresponsive\x12&.sonde.peer.v1.ListUnresponsiveRequest\x1a .sonde.peer.v1.UnresponsiveProxy0\x01\x12T\n" +
 	"\vOrderFreeze\x12!.sonde.admin.v1.FreezeZoneRequest\x1a\".sonde.peer.v1.OrderFreezeResponse\x12R\n" +
 	"\vListStreams\x12!.sonde.peer.v1.ListStreamsRequest\x1a\x1e.sonde.peer.v1.ListStreamsPart0\x01\x12X\n" +
 	"\rListDecisions\x12#.sonde.peer.v1.ListDecisionsRequest\x1a .sonde.peer.v1.ListDecisionsPart0\x01B0Z.github.com/sonde-mesh/sonde/api/peer/v1;peerv1b\x06proto3"
@@ -2192,107 +2390,116 @@ func file_peer_v1_peer_proto_rawDescGZIP() []byte {
 	return file_peer_v1_peer_proto_rawDescData
 }
 
-var file_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
+var file_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
 var file_peer_v1_peer_proto_goTypes = []any{
-	(*ReportMessage)(nil),          // 0: sonde.peer.v1.ReportMessage
-	(*ReportReply)(nil),            // 1: sonde.peer.v1.ReportReply
-	(*Hello)(nil),                  // 2: sonde.peer.v1.Hello
-	(*SnapshotEnd)(nil),            // 3: sonde.peer.v1.SnapshotEnd
-	(*Replica)(nil),                // 4: sonde.peer.v1.Replica
-	(*Revision)(nil),               // 5: sonde.peer.v1.Revision
-	(*Authority)(nil),              // 6: sonde.peer.v1.Authority
-	(*Taken)(nil),                  // 7: sonde.peer.v1.Taken
-	(*Order)(nil),                  // 8: sonde.peer.v1.Order
-	(*Proxy)(nil),                  // 9: sonde.peer.v1.Proxy
-	(*Certificate)(nil),            // 10: sonde.peer.v1.Certificate
-	(*Session)(nil),                // 11: sonde.peer.v1.Session
-	(*Applications)(nil),           // 12: sonde.peer.v1.Applications
-	(*Liveness)(nil),               // 13: sonde.peer.v1.Liveness
-	(*Plaintext)(nil),              // 14: sonde.peer.v1.Plaintext
-	(*Listeners)(nil),              // 15: sonde.peer.v1.Listeners
-	(*Waiting)(nil),                // 16: sonde.peer.v1.Waiting
-	(*QueryRequest)(nil),           // 17: sonde.peer.v1.QueryRequest
-	(*QueryPart)(nil),              // 18: sonde.peer.v1.QueryPart
-	(*CheckDuplicateRequest)(nil),  // 19: sonde.peer.v1.CheckDuplicateRequest
-	(*CheckDuplicateResponse)(nil), // 20: sonde.peer.v1.CheckDuplicateResponse
-	(*ListStreamsRequest)(nil),     // 21: sonde.peer.v1.ListStreamsRequest
-	(*Freeze)(nil),                 // 22: sonde.peer.v1.Freeze
-	(*FreezeLoss)(nil),             // 23: sonde.peer.v1.FreezeLoss
-	(*FreezeZone)(nil),             // 24: sonde.peer.v1.FreezeZone
-	(*FreezeOrder)(nil),            // 25: sonde.peer.v1.FreezeOrder
-	(*OrderFreezeResponse)(nil),    // 26: sonde.peer.v1.OrderFreezeResponse
-	(*ListStreamsPart)(nil),        // 27: sonde.peer.v1.ListStreamsPart
-	(*ListDecisionsRequest)(nil),   // 28: sonde.peer.v1.ListDecisionsRequest
-	(*ListDecisionsPart)(nil),      // 29: sonde.peer.v1.ListDecisionsPart
-	nil,                            // 30: sonde.peer.v1.Applications.NotServingEntry
-	nil,                            // 31: sonde.peer.v1.Listeners.RefusedEntry
-	(*timestamppb.Timestamp)(nil),  // 32: google.protobuf.Timestamp
-	(*v1.Liveness)(nil),            // 33: sonde.agent.v1.Liveness
-	(*v1.Plaintext)(nil),           // 34: sonde.agent.v1.Plaintext
-	(*v11.FreezeZoneResponse)(nil), // 35: sonde.admin.v1.FreezeZoneResponse
-	(*v11.Stream)(nil),             // 36: sonde.admin.v1.Stream
-	(*v11.RestartRound)(nil),       // 37: sonde.admin.v1.RestartRound
-	(*v11.RestartDecision)(nil),    // 38: sonde.admin.v1.RestartDecision
-	(*v11.FreezeZoneRequest)(nil),  // 39: sonde.admin.v1.FreezeZoneRequest
+	(*ReportMessage)(nil),           // 0: sonde.peer.v1.ReportMessage
+	(*ReportReply)(nil),             // 1: sonde.peer.v1.ReportReply
+	(*Hello)(nil),                   // 2: sonde.peer.v1.Hello
+	(*SnapshotEnd)(nil),             // 3: sonde.peer.v1.SnapshotEnd
+	(*Replica)(nil),                 // 4: sonde.peer.v1.Replica
+	(*Revision)(nil),                // 5: sonde.peer.v1.Revision
+	(*Authority)(nil),               // 6: sonde.peer.v1.Authority
+	(*Taken)(nil),                   // 7: sonde.peer.v1.Taken
+	(*Order)(nil),                   // 8: sonde.peer.v1.Order
+	(*Proxy)(nil),                   // 9: sonde.peer.v1.Proxy
+	(*Certificate)(nil),             // 10: sonde.peer.v1.Certificate
+	(*Session)(nil),                 // 11: sonde.peer.v1.Session
+	(*Applications)(nil),            // 12: sonde.peer.v1.Applications
+	(*Liveness)(nil),                // 13: sonde.peer.v1.Liveness
+	(*Plaintext)(nil),               // 14: sonde.peer.v1.Plaintext
+	(*Listeners)(nil),               // 15: sonde.peer.v1.Listeners
+	(*Outbounds)(nil),               // 16: sonde.peer.v1.Outbounds
+	(*Waiting)(nil),                 // 17: sonde.peer.v1.Waiting
+	(*QueryRequest)(nil),            // 18: sonde.peer.v1.QueryRequest
+	(*QueryPart)(nil),               // 19: sonde.peer.v1.QueryPart
+	(*AskPlaintextRequest)(nil),     // 20: sonde.peer.v1.AskPlaintextRequest
+	(*ListUnresponsiveRequest)(nil), // 21: sonde.peer.v1.ListUnresponsiveRequest
+	(*UnresponsiveProxy)(nil),       // 22: sonde.peer.v1.UnresponsiveProxy
+	(*CheckDuplicateRequest)(nil),   // 23: sonde.peer.v1.CheckDuplicateRequest
+	(*CheckDuplicateResponse)(nil),  // 24: sonde.peer.v1.CheckDuplicateResponse
+	(*ListStreamsRequest)(nil),      // 25: sonde.peer.v1.ListStreamsRequest
+	(*Freeze)(nil),                  // 26: sonde.peer.v1.Freeze
+	(*FreezeLoss)(nil),              // 27: sonde.peer.v1.FreezeLoss
+	(*FreezeZone)(nil),              // 28: sonde.peer.v1.FreezeZone
+	(*FreezeOrder)(nil),             // 29: sonde.peer.v1.FreezeOrder
+	(*OrderFreezeResponse)(nil),     // 30: sonde.peer.v1.OrderFreezeResponse
+	(*ListStreamsPart)(nil),         // 31: sonde.peer.v1.ListStreamsPart
+	(*ListDecisionsRequest)(nil),    // 32: sonde.peer.v1.ListDecisionsRequest
+	(*ListDecisionsPart)(nil),       // 33: sonde.peer.v1.ListDecisionsPart
+	nil,                             // 34: sonde.peer.v1.Applications.NotServingEntry
+	nil,                             // 35: sonde.peer.v1.Listeners.RefusedEntry
+	(*timestamppb.Timestamp)(nil),   // 36: google.protobuf.Timestamp
+	(*v1.Liveness)(nil),             // 37: sonde.agent.v1.Liveness
+	(*v1.Plaintext)(nil),            // 38: sonde.agent.v1.Plaintext
+	(*v11.FreezeZoneResponse)(nil),  // 39: sonde.admin.v1.FreezeZoneResponse
+	(*v11.Stream)(nil),              // 40: sonde.admin.v1.Stream
+	(*v11.RestartRound)(nil),        // 41: sonde.admin.v1.RestartRound
+	(*v11.RestartDecision)(nil),     // 42: sonde.admin.v1.RestartDecision
+	(*v11.FreezeZoneRequest)(nil),   // 43: sonde.admin.v1.FreezeZoneRequest
 }
 var file_peer_v1_peer_proto_depIdxs = []int32{
 	2,  // 0: sonde.peer.v1.ReportMessage.hello:type_name -> sonde.peer.v1.Hello
 	9,  // 1: sonde.peer.v1.ReportMessage.proxy:type_name -> sonde.peer.v1.Proxy
 	3,  // 2: sonde.peer.v1.ReportMessage.snapshot_end:type_name -> sonde.peer.v1.SnapshotEnd
 	4,  // 3: sonde.peer.v1.ReportMessage.replica:type_name -> sonde.peer.v1.Replica
-	22, // 4: sonde.peer.v1.ReportMessage.freeze:type_name -> sonde.peer.v1.Freeze
+	26, // 4: sonde.peer.v1.ReportMessage.freeze:type_name -> sonde.peer.v1.Freeze
 	5,  // 5: sonde.peer.v1.ReportMessage.revision:type_name -> sonde.peer.v1.Revision
 	7,  // 6: sonde.peer.v1.ReportReply.taken:type_name -> sonde.peer.v1.Taken
-	32, // 7: sonde.peer.v1.Hello.started:type_name -> google.protobuf.Timestamp
+	36, // 7: sonde.peer.v1.Hello.started:type_name -> google.protobuf.Timestamp
 	6,  // 8: sonde.peer.v1.Replica.authorities:type_name -> sonde.peer.v1.Authority
 	6,  // 9: sonde.peer.v1.Replica.serving_ca:type_name -> sonde.peer.v1.Authority
 	10, // 10: sonde.peer.v1.Proxy.certificate:type_name -> sonde.peer.v1.Certificate
 	11, // 11: sonde.peer.v1.Proxy.session:type_name -> sonde.peer.v1.Session
 	12, // 12: sonde.peer.v1.Proxy.applications:type_name -> sonde.peer.v1.Applications
 	15, // 13: sonde.peer.v1.Proxy.listeners:type_name -> sonde.peer.v1.Listeners
-	16, // 14: sonde.peer.v1.Proxy.waiting:type_name -> sonde.peer.v1.Waiting
+	17, // 14: sonde.peer.v1.Proxy.waiting:type_name -> sonde.peer.v1.Waiting
 	13, // 15: sonde.peer.v1.Proxy.liveness:type_name -> sonde.peer.v1.Liveness
 	14, // 16: sonde.peer.v1.Proxy.plaintext:type_name -> sonde.peer.v1.Plaintext
-	32, // 17: sonde.peer.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
+	36, // 17: sonde.peer.v1.Certificate.not_after:type_name -> google.protobuf.Timestamp
 	8,  // 18: sonde.peer.v1.Session.order:type_name -> sonde.peer.v1.Order
-	32, // 19: sonde.peer.v1.Session.since:type_name -> google.protobuf.Timestamp
-	32, // 20: sonde.peer.v1.Session.ended:type_name -> google.protobuf.Timestamp
+	36, // 19: sonde.peer.v1.Session.since:type_name -> google.protobuf.Timestamp
+	36, // 20: sonde.peer.v1.Session.ended:type_name -> google.protobuf.Timestamp
 	8,  // 21: sonde.peer.v1.Applications.order:type_name -> sonde.peer.v1.Order
-	30, // 22: sonde.peer.v1.Applications.not_serving:type_name -> sonde.peer.v1.Applications.NotServingEntry
+	34, // 22: sonde.peer.v1.Applications.not_serving:type_name -> sonde.peer.v1.Applications.NotServingEntry
 	8,  // 23: sonde.peer.v1.Liveness.order:type_name -> sonde.peer.v1.Order
-	33, // 24: sonde.peer.v1.Liveness.said:type_name -> sonde.agent.v1.Liveness
+	37, // 24: sonde.peer.v1.Liveness.said:type_name -> sonde.agent.v1.Liveness
 	8,  // 25: sonde.peer.v1.Plaintext.order:type_name -> sonde.peer.v1.Order
-	34, // 26: sonde.peer.v1.Plaintext.said:type_name -> sonde.agent.v1.Plaintext
+	38, // 26: sonde.peer.v1.Plaintext.said:type_name -> sonde.agent.v1.Plaintext
 	8,  // 27: sonde.peer.v1.Listeners.order:type_name -> sonde.peer.v1.Order
-	31, // 28: sonde.peer.v1.Listeners.refused:type_name -> sonde.peer.v1.Listeners.RefusedEntry
-	32, // 29: sonde.peer.v1.Waiting.since:type_name -> google.protobuf.Timestamp
-	23, // 30: sonde.peer.v1.Freeze.lost:type_name -> sonde.peer.v1.FreezeLoss
-	24, // 31: sonde.peer.v1.Freeze.zones:type_name -> sonde.peer.v1.FreezeZone
-	25, // 32: sonde.peer.v1.Freeze.orders:type_name -> sonde.peer.v1.FreezeOrder
-	32, // 33: sonde.peer.v1.FreezeLoss.since:type_name -> google.protobuf.Timestamp
-	32, // 34: sonde.peer.v1.FreezeZone.since:type_name -> google.protobuf.Timestamp
-	32, // 35: sonde.peer.v1.FreezeOrder.since:type_name -> google.protobuf.Timestamp
-	35, // 36: sonde.peer.v1.OrderFreezeResponse.done:type_name -> sonde.admin.v1.FreezeZoneResponse
-	36, // 37: sonde.peer.v1.ListStreamsPart.streams:type_name -> sonde.admin.v1.Stream
-	37, // 38: sonde.peer.v1.ListDecisionsPart.round:type_name -> sonde.admin.v1.RestartRound
-	38, // 39: sonde.peer.v1.ListDecisionsPart.decisions:type_name -> sonde.admin.v1.RestartDecision
-	0,  // 40: sonde.peer.v1.PeerService.Report:input_type -> sonde.peer.v1.ReportMessage
-	17, // 41: sonde.peer.v1.PeerService.Query:input_type -> sonde.peer.v1.QueryRequest
-	19, // 42: sonde.peer.v1.PeerService.CheckDuplicate:input_type -> sonde.peer.v1.CheckDuplicateRequest
-	39, // 43: sonde.peer.v1.PeerService.OrderFreeze:input_type -> sonde.admin.v1.FreezeZoneRequest
-	21, // 44: sonde.peer.v1.PeerService.ListStreams:input_type -> sonde.peer.v1.ListStreamsRequest
-	28, // 45: sonde.peer.v1.PeerService.ListDecisions:input_type -> sonde.peer.v1.ListDecisionsRequest
-	1,  // 46: sonde.peer.v1.PeerService.Report:output_type -> sonde.peer.v1.ReportReply
-	18, // 47: sonde.peer.v1.PeerService.Query:output_type -> sonde.peer.v1.QueryPart
-	20, // 48: sonde.peer.v1.PeerService.CheckDuplicate:output_type -> sonde.peer.v1.CheckDuplicateResponse
-	26, // 49: sonde.peer.v1.PeerService.OrderFreeze:output_type -> sonde.peer.v1.OrderFreezeResponse
-	27, // 50: sonde.peer.v1.PeerService.ListStreams:output_type -> sonde.peer.v1.ListStreamsPart
-	29, // 51: sonde.peer.v1.PeerService.ListDecisions:output_type -> sonde.peer.v1.ListDecisionsPart
-	46, // [46:52] is the sub-list for method output_type
-	40, // [40:46] is the sub-list for method input_type
-	40, // [40:40] is the sub-list for extension type_name
-	40, // [40:40] is the sub-list for extension extendee
-	0,  // [0:40] is the sub-list for field type_name
+	35, // 28: sonde.peer.v1.Listeners.refused:type_name -> sonde.peer.v1.Listeners.RefusedEntry
+	16, // 29: sonde.peer.v1.Listeners.outbounds:type_name -> sonde.peer.v1.Outbounds
+	36, // 30: sonde.peer.v1.Waiting.since:type_name -> google.protobuf.Timestamp
+	27, // 31: sonde.peer.v1.Freeze.lost:type_name -> sonde.peer.v1.FreezeLoss
+	28, // 32: sonde.peer.v1.Freeze.zones:type_name -> sonde.peer.v1.FreezeZone
+	29, // 33: sonde.peer.v1.Freeze.orders:type_name -> sonde.peer.v1.FreezeOrder
+	36, // 34: sonde.peer.v1.FreezeLoss.since:type_name -> google.protobuf.Timestamp
+	36, // 35: sonde.peer.v1.FreezeZone.since:type_name -> google.protobuf.Timestamp
+	36, // 36: sonde.peer.v1.FreezeOrder.since:type_name -> google.protobuf.Timestamp
+	39, // 37: sonde.peer.v1.OrderFreezeResponse.done:type_name -> sonde.admin.v1.FreezeZoneResponse
+	40, // 38: sonde.peer.v1.ListStreamsPart.streams:type_name -> sonde.admin.v1.Stream
+	41, // 39: sonde.peer.v1.ListDecisionsPart.round:type_name -> sonde.admin.v1.RestartRound
+	42, // 40: sonde.peer.v1.ListDecisionsPart.decisions:type_name -> sonde.admin.v1.RestartDecision
+	0,  // 41: sonde.peer.v1.PeerService.Report:input_type -> sonde.peer.v1.ReportMessage
+	18, // 42: sonde.peer.v1.PeerService.Query:input_type -> sonde.peer.v1.QueryRequest
+	23, // 43: sonde.peer.v1.PeerService.CheckDuplicate:input_type -> sonde.peer.v1.CheckDuplicateRequest
+	20, // 44: sonde.peer.v1.PeerService.AskPlaintext:input_type -> sonde.peer.v1.AskPlaintextRequest
+	21, // 45: sonde.peer.v1.PeerService.ListUnresponsive:input_type -> sonde.peer.v1.ListUnresponsiveRequest
+	43, // 46: sonde.peer.v1.PeerService.OrderFreeze:input_type -> sonde.admin.v1.FreezeZoneRequest
+	25, // 47: sonde.peer.v1.PeerService.ListStreams:input_type -> sonde.peer.v1.ListStreamsRequest
+	32, // 48: sonde.peer.v1.PeerService.ListDecisions:input_type -> sonde.peer.v1.ListDecisionsRequest
+	1,  // 49: sonde.peer.v1.PeerService.Report:output_type -> sonde.peer.v1.ReportReply
+	19, // 50: sonde.peer.v1.PeerService.Query:output_type -> sonde.peer.v1.QueryPart
+	24, // 51: sonde.peer.v1.PeerService.CheckDuplicate:output_type -> sonde.peer.v1.CheckDuplicateResponse
+	9,  // 52: sonde.peer.v1.PeerService.AskPlaintext:output_type -> sonde.peer.v1.Proxy
+	22, // 53: sonde.peer.v1.PeerService.ListUnresponsive:output_type -> sonde.peer.v1.UnresponsiveProxy
+	30, // 54: sonde.peer.v1.PeerService.OrderFreeze:output_type -> sonde.peer.v1.OrderFreezeResponse
+	31, // 55: sonde.peer.v1.PeerService.ListStreams:output_type -> sonde.peer.v1.ListStreamsPart
+	33, // 56: sonde.peer.v1.PeerService.ListDecisions:output_type -> sonde.peer.v1.ListDecisionsPart
+	49, // [49:57] is the sub-list for method output_type
+	41, // [41:49] is the sub-list for method input_type
+	41, // [41:41] is the sub-list for extension type_name
+	41, // [41:41] is the sub-list for extension extendee
+	0,  // [0:41] is the sub-list for field type_name
 }
 
 func init() { file_peer_v1_peer_proto_init() }
@@ -2318,7 +2525,7 @@ func file_peer_v1_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_peer_v1_peer_proto_rawDesc), len(file_peer_v1_peer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   32,
+			NumMessages:   36,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -22,12 +22,14 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	PeerService_Report_FullMethodName         = "/sonde.peer.v1.PeerService/Report"
-	PeerService_Query_FullMethodName          = "/sonde.peer.v1.PeerService/Query"
-	PeerService_CheckDuplicate_FullMethodName = "/sonde.peer.v1.PeerService/CheckDuplicate"
-	PeerService_OrderFreeze_FullMethodName    = "/sonde.peer.v1.PeerService/OrderFreeze"
-	PeerService_ListStreams_FullMethodName    = "/sonde.peer.v1.PeerService/ListStreams"
-	PeerService_ListDecisions_FullMethodName  = "/sonde.peer.v1.PeerService/ListDecisions"
+	PeerService_Report_FullMethodName           = "/sonde.peer.v1.PeerService/Report"
+	PeerService_Query_FullMethodName            = "/sonde.peer.v1.PeerService/Query"
+	PeerService_CheckDuplicate_FullMethodName   = "/sonde.peer.v1.PeerService/CheckDuplicate"
+	PeerService_AskPlaintext_FullMethodName     = "/sonde.peer.v1.PeerService/AskPlaintext"
+	PeerService_ListUnresponsive_FullMethodName = "/sonde.peer.v1.PeerService/ListUnresponsive"
+	PeerService_OrderFreeze_FullMethodName      = "/sonde.peer.v1.PeerService/OrderFreeze"
+	PeerService_ListStreams_FullMethodName      = "/sonde.peer.v1.PeerService/ListStreams"
+	PeerService_ListDecisions_FullMethodName    = "/sonde.peer.v1.PeerService/ListDecisions"
 )
 
 // PeerServiceClient is the client API for PeerService service.
@@ -43,6 +45,12 @@ type PeerServiceClient interface {
 	Query(ctx context.Context, in *QueryRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[QueryPart], error)
 	// CheckDuplicate asks the agent whose session the callee has whether it lives, as another process of its proxy has come to the caller.
 	CheckDuplicate(ctx context.Context, in *CheckDuplicateRequest, opts ...grpc.CallOption) (*CheckDuplicateResponse, error)
+	// AskPlaintext asks the agents whose sessions the callee has what STRICT would refuse, and returns id, instance and plaintext of those that answer
+	// within two seconds.
+	AskPlaintext(ctx context.Context, in *AskPlaintextRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[Proxy], error)
+	// ListUnresponsive asks the agents of a mesh whose sessions the callee has whether they live, and returns the proxies of those that do not answer within
+	// two seconds.
+	ListUnresponsive(ctx context.Context, in *ListUnresponsiveRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[UnresponsiveProxy], error)
 	// OrderFreeze freezes or thaws a zone if the callee leads. Errors are those of sonde.admin.v1.FreezeZone.
 	OrderFreeze(ctx context.Context, in *v1.FreezeZoneRequest, opts ...grpc.CallOption) (*OrderFreezeResponse, error)
 	// ListStreams returns the ADS streams of the callee.
@@ -101,6 +109,44 @@ func (c *peerServiceClient) CheckDuplicate(ctx context.Context, in *CheckDuplica
 	return out, nil
 }
 
+func (c *peerServiceClient) AskPlaintext(ctx context.Context, in *AskPlaintextRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[Proxy], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &PeerService_ServiceDesc.Streams[2], PeerService_AskPlaintext_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[AskPlaintextRequest, Proxy]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type PeerService_AskPlaintextClient = grpc.ServerStreamingClient[Proxy]
+
+func (c *peerServiceClient) ListUnresponsive(ctx context.Context, in *ListUnresponsiveRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[UnresponsiveProxy], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &PeerService_ServiceDesc.Streams[3], PeerService_ListUnresponsive_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[ListUnresponsiveRequest, UnresponsiveProxy]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type PeerService_ListUnresponsiveClient = grpc.ServerStreamingClient[UnresponsiveProxy]
+
 func (c *peerServiceClient) OrderFreeze(ctx context.Context, in *v1.FreezeZoneRequest, opts ...grpc.CallOption) (*OrderFreezeResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(OrderFreezeResponse)
@@ -113,7 +159,7 @@ func (c *peerServiceClient) OrderFreeze(ctx context.Context, in *v1.FreezeZoneRe
 
 func (c *peerServiceClient) ListStreams(ctx context.Context, in *ListStreamsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ListStreamsPart], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &PeerService_ServiceDesc.Streams[2], PeerService_ListStreams_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &PeerService_ServiceDesc.Streams[4], PeerService_ListStreams_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -132,7 +178,7 @@ type PeerService_ListStreamsClient = grpc.ServerStreamingClient[ListStreamsPart]
 
 func (c *peerServiceClient) ListDecisions(ctx context.Context, in *ListDecisionsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ListDecisionsPart], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &PeerService_ServiceDesc.Streams[3], PeerService_ListDecisions_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &PeerService_ServiceDesc.Streams[5], PeerService_ListDecisions_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -162,6 +208,12 @@ type PeerServiceServer interface {
 	Query(*QueryRequest, grpc.ServerStreamingServer[QueryPart]) error
 	// CheckDuplicate asks the agent whose session the callee has whether it lives, as another process of its proxy has come to the caller.
 	CheckDuplicate(context.Context, *CheckDuplicateRequest) (*CheckDuplicateResponse, error)
+	// AskPlaintext asks the agents whose sessions the callee has what STRICT would refuse, and returns id, instance and plaintext of those that answer
+	// within two seconds.
+	AskPlaintext(*AskPlaintextRequest, grpc.ServerStreamingServer[Proxy]) error
+	// ListUnresponsive asks the agents of a mesh whose sessions the callee has whether they live, and returns the proxies of those that do not answer within
+	// two seconds.
+	ListUnresponsive(*ListUnresponsiveRequest, grpc.ServerStreamingServer[UnresponsiveProxy]) error
 	// OrderFreeze freezes or thaws a zone if the callee leads. Errors are those of sonde.admin.v1.FreezeZone.
 	OrderFreeze(context.Context, *v1.FreezeZoneRequest) (*OrderFreezeResponse, error)
 	// ListStreams returns the ADS streams of the callee.
@@ -186,6 +238,12 @@ func (UnimplementedPeerServiceServer) Query(*QueryRequest, grpc.ServerStreamingS
 }
 func (UnimplementedPeerServiceServer) CheckDuplicate(context.Context, *CheckDuplicateRequest) (*CheckDuplicateResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method CheckDuplicate not implemented")
+}
+func (UnimplementedPeerServiceServer) AskPlaintext(*AskPlaintextRequest, grpc.ServerStreamingServer[Proxy]) error {
+	return status.Error(codes.Unimplemented, "method AskPlaintext not implemented")
+}
+func (UnimplementedPeerServiceServer) ListUnresponsive(*ListUnresponsiveRequest, grpc.ServerStreamingServer[UnresponsiveProxy]) error {
+	return status.Error(codes.Unimplemented, "method ListUnresponsive not implemented")
 }
 func (UnimplementedPeerServiceServer) OrderFreeze(context.Context, *v1.FreezeZoneRequest) (*OrderFreezeResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method OrderFreeze not implemented")
@@ -253,6 +311,28 @@ func _PeerService_CheckDuplicate_Handler(srv interface{}, ctx context.Context, d
 	return interceptor(ctx, in, info, handler)
 }
 
+func _PeerService_AskPlaintext_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(AskPlaintextRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(PeerServiceServer).AskPlaintext(m, &grpc.GenericServerStream[AskPlaintextRequest, Proxy]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type PeerService_AskPlaintextServer = grpc.ServerStreamingServer[Proxy]
+
+func _PeerService_ListUnresponsive_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(ListUnresponsiveRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(PeerServiceServer).ListUnresponsive(m, &grpc.GenericServerStream[ListUnresponsiveRequest, UnresponsiveProxy]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type PeerService_ListUnresponsiveServer = grpc.ServerStreamingServer[UnresponsiveProxy]
+
 func _PeerService_OrderFreeze_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(v1.FreezeZoneRequest)
 	if err := dec(in); err != nil {
@@ -319,6 +399,16 @@ var PeerService_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "Query",
 			Handler:       _PeerService_Query_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "AskPlaintext",
+			Handler:       _PeerService_AskPlaintext_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "ListUnresponsive",
+			Handler:       _PeerService_ListUnresponsive_Handler,
 			ServerStreams: true,
 		},
 		{

@@ -10,11 +10,7 @@ import (
 )
 
 // agents says which agents are of a version that the control plane does not support, and which have no session.
-func agents(f *facts) []Line {
-	const name = "agents"
-	if f.admin.err != nil {
-		return nil // controlPlane says it
-	}
+var agents = check{"agents", (*facts).needsAnswer, func(f *facts, l *lines) {
 	var odd, away []string
 	connected := 0
 	for _, p := range f.admin.is.proxies {
@@ -32,34 +28,24 @@ func agents(f *facts) []Line {
 		default:
 		}
 	}
-	var lines []Line
-	if len(odd) > 0 {
-		lines = append(lines, Line{
-			Name: name, Level: Warn, Text: "versions that the control plane does not support: an agent may be one minor version older", Notes: sorted(odd), Do: "kubectl rollout restart these workloads",
-		})
-	}
-	if len(away) > 0 {
-		lines = append(lines, Line{Name: name, Level: Warn, Text: "without a session: their proxies get no changes and no certificates", Notes: sorted(away), Do: "sondectl get proxies, and kubectl logs POD -c kuma-sidecar"})
-	}
+	l.warnOf(sorted(odd), "versions that the control plane does not support: an agent may be one minor version older",
+		"kubectl rollout restart these workloads")
+	l.warnOf(sorted(away), "without a session: their proxies get no changes and no certificates",
+		"sondectl get proxies, and kubectl logs POD -c kuma-sidecar")
 	if n := f.admin.is.leftOut; n > 0 {
-		lines = append(lines, Line{Name: name, Level: Warn, Text: fmt.Sprintf("%d proxies are not checked: the control plane names so many no more", n), Do: "look at the metrics of the control plane (docs/metrics.md)"})
+		l.warn(fmt.Sprintf("%d proxies are not checked: the control plane names so many no more", n),
+			"look at the metrics of the control plane (docs/metrics.md)")
 	}
-	if len(lines) > 0 {
-		return lines
-	}
-	return []Line{{Name: name, Level: OK, Text: fmt.Sprintf("%d connected", connected)}}
-}
+	l.ok(fmt.Sprintf("%d connected", connected))
+}}
 
 func proxyName(p *adminv1.Proxy) string { return p.GetMesh() + "/" + p.GetName() }
 
 // servingCA says which proxies hold an old serving CA, and which could not follow its next rotation.
-func servingCA(f *facts) []Line {
-	const name = "serving CA"
-	if f.admin.err != nil {
-		return nil // controlPlane says it
-	}
+var servingCA = check{"serving CA", (*facts).needsAnswer, func(f *facts, l *lines) {
 	var missed, cannot []string
-	for _, w := range f.admin.is.rotation.GetMissed() {
+	rotation := f.admin.is.rotation
+	for _, w := range rotation.GetMissed() {
 		missed = append(missed, w.GetMesh()+"/"+w.GetName())
 	}
 	for _, p := range f.admin.is.proxies {
@@ -67,25 +53,13 @@ func servingCA(f *facts) []Line {
 			cannot = append(cannot, proxyName(p))
 		}
 	}
-	var lines []Line
-	if len(missed) > 0 {
-		lines = append(lines, Line{
-			Name: name, Level: Fail, Text: "pods hold an old one, and do not trust the control plane of now", Notes: sorted(missed),
-			Do: "delete these pods, or give agents outside of the cluster the new serving-ca.crt",
-		})
+	l.failOf(sorted(missed), "pods hold an old one, and do not trust the control plane of now",
+		"delete these pods, or give agents outside of the cluster the new serving-ca.crt")
+	l.warnOf(sorted(cannot), "agents that cannot follow its next rotation",
+		"restart these workloads before sondectl rotate serving-ca")
+	if rotation.GetStep() > adminv1.Rotation_IDLE {
+		l.warn("a rotation is in progress, and waits for "+printer.Plural(len(rotation.GetWaiting()), "agent"),
+			"sondectl rotate serving-ca --status")
 	}
-	if len(cannot) > 0 {
-		lines = append(lines, Line{
-			Name: name, Level: Warn, Text: "agents that cannot follow its next rotation", Notes: sorted(cannot), Do: "restart these workloads before sondectl rotate serving-ca",
-		})
-	}
-	if step := f.admin.is.rotation.GetStep(); step > adminv1.Rotation_IDLE {
-		lines = append(lines, Line{
-			Name: name, Level: Warn, Text: "a rotation is in progress, and waits for " + printer.Plural(len(f.admin.is.rotation.GetWaiting()), "agent"), Do: "sondectl rotate serving-ca --status",
-		})
-	}
-	if len(lines) > 0 {
-		return lines
-	}
-	return []Line{{Name: name, Level: OK, Text: "no proxy holds an old one"}}
-}
+	l.ok("no proxy holds an old one")
+}}

@@ -27,47 +27,47 @@ type ending struct {
 	effect, do string
 }
 
-const nameCertificates = "certificates"
-
 // certificates says which certificates have ended, or end soon.
-func certificates(f *facts) []Line {
-	var lines []Line
-	var all []ending
+var certificates = check{name: "certificates", say: func(f *facts, l *lines) {
 	if f.servingCA.err != nil {
-		lines = append(lines, unread(nameCertificates, f.servingCA.err))
+		l.unread(f.servingCA.err)
 	}
+	var all []ending
 	for _, c := range f.servingCA.is {
-		all = append(all, ending{"the CA of the control plane", c.NotAfter, caNear, "no agent connects any more", "sondectl rotate serving-ca (docs/guides/serving-ca.md)"})
+		all = append(all, ending{
+			"the CA of the control plane", c.NotAfter, caNear, "no agent connects any more",
+			"sondectl rotate serving-ca (docs/guides/serving-ca.md)",
+		})
 	}
-	bundles, problems := f.webhookCAs()
-	lines, all = append(lines, problems...), append(all, bundles...)
+	all = append(all, f.webhookCAs(l)...)
 	if c := f.admin.is.serving; c != nil {
 		all = append(all, ending{
-			"the certificate of the control plane", c.NotAfter, servingNear, "no agent connects any more", "see the log of the control plane, which renews it ten days before: it says why not",
+			"the certificate of the control plane", c.NotAfter, servingNear, "no agent connects any more",
+			"see the log of the control plane, which renews it ten days before: it says why not",
 		})
 	}
 	all = append(all, meshEndings(f.admin.is.meshes)...)
-	lines = append(lines, endLines(f.now, all)...)
-	lines = append(lines, leaves(f)...)
-	if len(lines) > 0 || len(all) == 0 {
-		return lines
-	}
-	first := slices.MinFunc(all, func(a, b ending) int { return a.at.Compare(b.at) })
-	return []Line{{Name: nameCertificates, Level: OK, Text: fmt.Sprintf("%s, the first to end at %s: %s", printer.Plural(len(all), "certificate"), stamp(first.at), first.what)}}
-}
-
-// endLines returns a line for each certificate that has ended or ends soon.
-func endLines(now time.Time, all []ending) []Line {
-	var lines []Line
 	for _, e := range all {
-		switch {
-		case !now.Before(e.at):
-			lines = append(lines, Line{Name: nameCertificates, Level: Fail, Text: fmt.Sprintf("%s has ended at %s: %s", e.what, stamp(e.at), e.effect), Do: e.do})
-		case now.Add(e.near).After(e.at):
-			lines = append(lines, Line{Name: nameCertificates, Level: Warn, Text: fmt.Sprintf("%s ends at %s, in %s: then %s", e.what, stamp(e.at), left(e.at.Sub(now)), e.effect), Do: e.do})
-		}
+		e.say(f.now, l)
 	}
-	return lines
+	l.failOf(f.leaves(),
+		"certificates of proxies are not renewed although their agents are connected: they serve until these end",
+		"kubectl logs POD -c kuma-sidecar says why")
+	if len(all) > 0 {
+		first := slices.MinFunc(all, func(a, b ending) int { return a.at.Compare(b.at) })
+		number := printer.Plural(len(all), "certificate")
+		l.ok(fmt.Sprintf("%s, the first to end at %s: %s", number, stamp(first.at), first.what))
+	}
+}}
+
+// say says that the certificate has ended, or ends soon.
+func (e *ending) say(now time.Time, l *lines) {
+	switch {
+	case !now.Before(e.at):
+		l.fail(fmt.Sprintf("%s has ended at %s: %s", e.what, stamp(e.at), e.effect), e.do)
+	case now.Add(e.near).After(e.at):
+		l.warn(fmt.Sprintf("%s ends at %s, in %s: then %s", e.what, stamp(e.at), left(e.at.Sub(now)), e.effect), e.do)
+	}
 }
 
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
@@ -80,18 +80,17 @@ func left(d time.Duration) string {
 	return d.Round(time.Minute).String()
 }
 
-// webhookCAs returns the ends of the CAs in webhook configurations that are not those of the control plane, and lines about those that have none.
-func (f *facts) webhookCAs() (all []ending, lines []Line) {
+// webhookCAs returns when the CAs in webhook configurations expire that the control plane does not serve with, and reports the configurations without a
+// CA.
+func (f *facts) webhookCAs(l *lines) (all []ending) {
 	seen := slices.Clone(f.servingCA.is)
 	empty := map[string]bool{}
 	add := func(kind string, bundle []byte) {
 		where := kind + " " + configurationName
 		if len(bundle) == 0 && !empty[where] {
 			empty[where] = true
-			lines = append(lines, Line{
-				Name: nameCertificates, Level: Fail, Text: where + " has no caBundle, so that the API server does not trust the webhook",
-				Do: "see the log of the leading replica, which writes it, or of cert-manager's CA injector where that does",
-			})
+			l.fail(where+" has no caBundle, so that the API server does not trust the webhook",
+				"see the log of the leading replica, which writes it, or of cert-manager's CA injector where that does")
 		}
 		for _, c := range parsePEM(bundle) {
 			if slices.ContainsFunc(seen, c.Equal) {
@@ -118,7 +117,7 @@ func (f *facts) webhookCAs() (all []ending, lines []Line) {
 			}
 		}
 	}
-	return all, lines
+	return all
 }
 
 // meshEndings returns the ends of the CAs of meshes.
@@ -141,8 +140,8 @@ func meshOf(m *adminv1.Mesh) mesh.Mesh {
 	return is
 }
 
-// leaves says which connected proxies have a certificate that should have been renewed: at two thirds of its validity.
-func leaves(f *facts) []Line {
+// leaves returns the connected proxies with a certificate that should have been renewed: at two thirds of its validity.
+func (f *facts) leaves() []string {
 	validity := map[string]time.Duration{}
 	for _, m := range f.admin.is.meshes {
 		is := meshOf(m)
@@ -155,14 +154,8 @@ func leaves(f *facts) []Line {
 	for _, p := range f.admin.is.proxies {
 		end := p.GetAgent().GetCertificateExpires()
 		if end != nil && end.AsTime().Sub(f.now) < validity[p.GetMesh()]/4 {
-			late = append(late, fmt.Sprintf("%s/%s: until %s", p.GetMesh(), p.GetName(), stamp(end.AsTime())))
+			late = append(late, fmt.Sprintf("%s: until %s", proxyName(p), stamp(end.AsTime())))
 		}
 	}
-	if len(late) == 0 {
-		return nil
-	}
-	return []Line{{
-		Name: nameCertificates, Level: Fail, Text: "certificates of proxies are not renewed although their agents are connected: they serve until these end", Notes: late,
-		Do: "kubectl logs POD -c kuma-sidecar says why",
-	}}
+	return late
 }

@@ -32,7 +32,7 @@ const help = `Say whether Sonde can be installed in the cluster of your kubeconf
 unless you ask with --nodes.
 
 Before an installation only the API server is asked, with your rights: its version and those of the nodes, definitions of another version, your rights for
-what the chart makes, other meshes and who owns which label, and pods that declare ports of the sidecar. With --installed also: the rights of the control
+what the chart makes, other meshes and who owns which label, pods that declare ports of the sidecar, and while helm waits, or has failed, what for. With --installed also: the rights of the control
 plane, whether the API server reaches the webhook (it is asked for a pod that is not made), certificates and their ends, replicas and whether they hear each
 other, health checks, pods that should have a sidecar and have none, versions of agents, who may not trust the serving CA, and ports that are taken.
 
@@ -86,10 +86,12 @@ type request struct {
 
 // before and installed are the checks, in the order of their lines.
 var (
-	before    = []func(*facts) []Line{apiServer, kubelets, kernels, definitions, controlPlanes, yourRights, otherMeshes, declaredPorts}
-	installed = []func(*facts) []Line{
-		apiServer, kubelets, kernels, definitions, controlPlanes, planeRights, otherMeshes, controlPlane, replicas, endpoints, dryRunPod, certificates, health,
-		notInjected, agents, servingCA, declaredPorts, takenPorts,
+	before = []check{
+		apiServer, kubelets, kernels, definitions, controlPlanes, installation, yourRights, otherMeshes, declaredPorts,
+	}
+	installed = []check{
+		apiServer, kubelets, kernels, definitions, controlPlanes, installation, planeRights, otherMeshes, controlPlane,
+		replicas, endpoints, dryRunPod, certificates, health, notInjected, agents, servingCA, declaredPorts, takenPorts,
 	}
 )
 
@@ -108,7 +110,7 @@ func (o *Options) check(ctx context.Context, asked request) ([]Line, error) {
 	}
 	var lines []Line
 	for _, check := range checks {
-		lines = append(lines, check(f)...)
+		lines = append(lines, check.lines(f)...)
 	}
 	return lines, nil
 }

@@ -35,13 +35,13 @@ type tests map[string]struct {
 	want  string
 }
 
-func (all tests) run(t *testing.T, check func(*facts) []Line) {
+func (all tests) run(t *testing.T, check check) {
 	t.Helper()
 	for name, tc := range all {
 		t.Run(name, func(t *testing.T) {
 			tc.facts.now, tc.facts.namespace = now, "sonde-system"
 			var out bytes.Buffer
-			for _, l := range check(&tc.facts) {
+			for _, l := range check.lines(&tc.facts) {
 				l.write(&out)
 			}
 			if diff := cmp.Diff(strings.TrimPrefix(tc.want, "\n"), out.String()); diff != "" {
@@ -82,10 +82,20 @@ func TestVersions(t *testing.T) {
 	}.run(t, apiServer)
 	windows, silent := node("w", "v1.20.0", "10.0.1", "amd64"), node("s", "", "", "")
 	windows.Status.NodeInfo.OperatingSystem = "windows"
-	good := is([]corev1.Node{node("a", "v1.36.3", "6.8.0-45-generic", "amd64"), node("b", "v1.35.0", "5.10.0", "amd64"), windows, silent})
+	good := is([]corev1.Node{node("a", "v1.36.3", "6.8.0-45-generic", "amd64"), node("b", "v1.35.4", "5.10.0", "amd64"), windows, silent})
 	bad := is([]corev1.Node{node("a", "v1.28.0", "5.4.0-150", "amd64"), node("b", "v1.28.0", "nonsense", "arm64"), node("c", "v1.36.3", "6.8.0", "amd64")})
+	var some []corev1.Node
+	for _, is := range []string{"v1.33.6", "v1.34.2", "v1.35.4", "v1.36.0", "v1.37.0-alpha.1"} {
+		some = append(some, node(is, is, "6.8.0", "amd64"))
+	}
+	mended := is(some)
+	faulty := is([]corev1.Node{
+		node("a", "v1.35.0", "6.8.0", "amd64"), node("b", "v1.35.3-gke.7", "6.8.0", "amd64"), node("c", "v1.34.1", "6.8.0", "amd64"), node("d", "v1.30.4-eks-1", "6.8.0", "amd64"),
+		node("e", "v1.32.9", "6.8.0", "amd64"),
+	})
+	const do = "       do: upgrade these nodes to the last patch of their version, unless the provider has the fix; delete a pod that is stuck. A sidecar that is an ordinary container, with config.runtime.kubernetes.injector.sidecarForm=container, is not concerned\n"
 	tests{
-		"new enough": {facts{nodes: good}, "[ok]   kubelets: 2 nodes, v1.35.0, v1.36.3\n"},
+		"new enough": {facts{nodes: good}, "[ok]   kubelets: 2 nodes, v1.35.4, v1.36.3\n"},
 		"none":       {facts{}, "[ok]   kubelets: 0 nodes\n"},
 		"too old": {facts{nodes: bad}, `
 [fail] kubelets: older than Kubernetes 1.29, which has native sidecars: an injected pod would not start there
@@ -95,6 +105,18 @@ func TestVersions(t *testing.T) {
        arm64: b
        do: keep injected pods from these nodes, by a nodeSelector with kubernetes.io/arch: amd64
 `},
+		"with faults": {facts{nodes: faulty}, `
+[warn] kubelets: injected pods may get stuck there: after a restart of the kubelet, a container that ends in a pod which it ran before is never started again (kubernetes#137146)
+       v1.35.0: a
+       v1.35.3-gke.7: b
+` + do + `[warn] kubelets: injected pods may get stuck there: with restartPolicy Never the containers are never started if the sidecar is restarted before it is ready, and another container has a startup probe (kubernetes#132826)
+       v1.30.4-eks-1: d
+       v1.32.9: e
+       v1.34.1: c
+` + do + `[warn] kubelets: injected pods may get stuck there: if the container runtime fails once while it starts an init container, the pod stays in Init for ever (kubernetes#127213)
+       v1.30.4-eks-1: d
+` + do},
+		"with faults that are mended": {facts{nodes: mended}, "[ok]   kubelets: 5 nodes, v1.33.6, v1.34.2, v1.35.4, v1.36.0, v1.37.0-alpha.1\n"},
 		"may not be read": {facts{nodes: read[[]corev1.Node]{err: fmt.Errorf("list nodes: %w", errForbidden)}}, `
 [warn] kubelets: not checked: list nodes: things is forbidden: no right
        do: have it checked by a user who has the right, or get that
@@ -170,7 +192,7 @@ func TestDocs(t *testing.T) {
 	}
 	named := map[string]bool{}
 	for _, check := range append(slices.Concat(before, installed), triedNodes) {
-		for _, l := range check(&facts{
+		for _, l := range check.lines(&facts{
 			deployment: read[*appsv1.Deployment]{err: errForbidden}, servingCA: read[[]*x509.Certificate]{err: errForbidden}, dryRun: dryRun{err: errForbidden},
 		}) {
 			named[l.Name] = true
@@ -181,7 +203,7 @@ func TestDocs(t *testing.T) {
 			t.Errorf("docs/kubernetes.md says nothing of the line %q", name)
 		}
 	}
-	if len(named) != len(before)+len(installed)-6 { // seven are in both, and one is of --nodes
+	if len(named) != len(before)+len(installed)-7 { // eight are in both, and one is of --nodes
 		t.Errorf("%d lines have names, want one of each check", len(named))
 	}
 }

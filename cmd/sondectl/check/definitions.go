@@ -13,14 +13,11 @@ import (
 )
 
 // definitions says whether the CustomResourceDefinitions are those of this release.
-func definitions(f *facts) []Line {
-	const name = "CustomResourceDefinitions"
-	if f.definitions.err != nil {
-		return []Line{unread(name, f.definitions.err)}
-	}
+var definitions = check{"CustomResourceDefinitions", (*facts).needsDefinitions, func(f *facts, l *lines) {
 	ours, err := ourDefinitions()
 	if err != nil {
-		return []Line{{Name: name, Level: Fail, Text: err.Error(), Do: "get another build of sondectl"}}
+		l.fail(err.Error(), "get another build of sondectl")
+		return
 	}
 	there := map[string]*unstructured.Unstructured{}
 	for i := range f.definitions.is {
@@ -39,24 +36,20 @@ func definitions(f *facts) []Line {
 		}
 	}
 	const apply = "install or upgrade the chart of the release that sondectl is of, which brings them to its version"
-	var lines []Line
 	switch {
 	case len(differ) > 0:
-		lines = append(lines, Line{Name: name, Level: Warn, Text: "those of another release are there: " + strings.Join(differ, ", "), Do: apply})
+		l.warn("installed by another release: "+strings.Join(differ, ", "), apply)
 	case len(notServed) > 0:
-		lines = append(lines, Line{Name: name, Level: Fail, Text: "not served: " + strings.Join(notServed, ", "), Do: "kubectl describe crd says in its conditions why"})
+		l.fail("not served: "+strings.Join(notServed, ", "), "kubectl describe crd says in its conditions why")
 	}
 	if f.installed && len(missing) > 0 {
-		lines = append(lines, Line{Name: name, Level: Fail, Text: "missing: " + strings.Join(missing, ", "), Do: apply})
+		l.fail("missing: "+strings.Join(missing, ", "), apply)
 	}
-	switch {
-	case len(lines) > 0:
-		return lines
-	case len(missing) == len(ours):
-		return []Line{{Name: name, Level: OK, Text: "none is there yet: the chart has them"}}
+	if len(missing) == len(ours) {
+		l.ok("none is there yet: the chart has them")
 	}
-	return []Line{{Name: name, Level: OK, Text: printer.Plural(len(ours)-len(missing), "definition") + " of this release"}}
-}
+	l.ok(printer.Plural(len(ours)-len(missing), "definition") + " of this release")
+}}
 
 // ourDefinitions returns the definitions of this release.
 func ourDefinitions() ([]unstructured.Unstructured, error) {

@@ -9,13 +9,11 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -29,6 +27,7 @@ import (
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/cmd/sondectl/cluster"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/exit"
 )
 
 // Names of what the chart installs.
@@ -73,6 +72,10 @@ type facts struct {
 	definitions read[[]unstructured.Unstructured]
 	// rights are those of the caller before an installation, else those of the control plane.
 	rights read[[]answer]
+	// hook is the Job that the chart runs first, nil if there is none or it may not be read, and warnings are events in the namespace of the control plane: they
+	// only say more about pods that do not start.
+	hook     *batchv1.Job
+	warnings []corev1.Event
 	// tried is what Jobs on nodes have found, if they are asked for.
 	tried read[tried]
 
@@ -117,7 +120,11 @@ func (o *Options) read(ctx context.Context, asked request) (*facts, error) {
 		return nil, err
 	}
 	if asked.installed {
-		if r.f.plane, err = in.Find(ctx); err != nil {
+		r.f.plane, err = in.Find(ctx)
+		if exit.Code(err) == exit.Unreachable {
+			return nil, fmt.Errorf("%w; check without --installed says what an installation waits for", err)
+		}
+		if err != nil {
 			return nil, err //nolint:wrapcheck // it is for users
 		}
 		r.f.namespace = r.f.plane.Namespace
@@ -174,6 +181,16 @@ func (r *reader) readCluster(ctx context.Context) {
 		f.definitions = readAs(r.in, "list CustomResourceDefinitions", cmp.Or(list, &unstructured.UnstructuredList{}).Items, err)
 	})
 	do(func() { f.rights = r.askRights(ctx) })
+	do(func() {
+		if job, err := r.client.BatchV1().Jobs(f.namespace).Get(ctx, hookName, metav1.GetOptions{}); err == nil {
+			f.hook = job
+		}
+	})
+	do(func() {
+		if list, err := r.client.CoreV1().Events(f.namespace).List(ctx, metav1.ListOptions{FieldSelector: "type=" + corev1.EventTypeWarning}); err == nil {
+			f.warnings = list.Items
+		}
+	})
 	if f.installed {
 		r.readInstallation(ctx, do)
 	}
@@ -198,11 +215,19 @@ func (r *reader) allPods(ctx context.Context) ([]corev1.Pod, error) {
 	return pods, err
 }
 
-// unread returns the line of a check that needs what could not be read.
-func unread(name string, err error) Line {
-	do := "mend that, and check again"
-	if apierrors.IsForbidden(err) || status.Code(err) == codes.PermissionDenied {
-		do = "have it checked by a user who has the right, or get that"
+// What checks need.
+func (f *facts) needsNodes() error       { return f.nodes.err }
+func (f *facts) needsPods() error        { return f.pods.err }
+func (f *facts) needsDefinitions() error { return f.definitions.err }
+func (f *facts) needsRights() error      { return f.rights.err }
+func (f *facts) needsWebhooks() error    { return f.mutating.err }
+func (f *facts) needsEndpoints() error   { return f.endpoints.err }
+func (f *facts) needsTried() error       { return f.tried.err }
+func (f *facts) needsWorkloads() error   { return cmp.Or(f.pods.err, f.namespaces.err) }
+
+func (f *facts) needsAnswer() error {
+	if f.admin.err != nil {
+		return errTold
 	}
-	return Line{Name: name, Level: Warn, Text: "not checked: " + err.Error(), Do: do}
+	return nil
 }

@@ -34,7 +34,7 @@ func TestEndpoints(t *testing.T) {
 		return is([]discoveryv1.EndpointSlice{s})
 	}
 	const none = `
-[fail] webhook Service: Service sonde-cp in namespace sonde-system has no endpoint that is Ready: pods that are to be injected cannot be made
+[fail] webhook Service: Service sonde-cp in namespace sonde-system has no endpoint that is Ready: the API server cannot ask the webhook, and no pod that is to be injected can be made
        do: kubectl -n sonde-system get pods,endpointslices: the selector of the Service has to match replicas that are Ready
 `
 	tests{
@@ -170,6 +170,12 @@ func TestReplicas(t *testing.T) {
        sonde-cp-b: its readiness probe fails
        do: kubectl -n sonde-system describe deployment,pods says why
 `},
+		"the API server has lost the nodes": {facts{plane: plane(lost("sonde-cp-a", "a"), lost("sonde-cp-b", "b")), deployment: deployment(2), nodes: is([]corev1.Node{unknown("a")})}, `
+[fail] replicas: 0 of 2 Ready
+       sonde-cp-a: the API server has lost its node a: its condition Ready is Unknown since 2026-11-27T12:00:00Z: NodeStatusUnknown
+       sonde-cp-b: the API server has lost its node b
+       do: bring the nodes back (kubectl get nodes). Kubernetes makes their replicas on other nodes after 5 minutes, if there are any
+`},
 		"one is not heard": {facts{plane: plane(on("sonde-cp-a", "a", true), on("sonde-cp-b", "b", true)), deployment: deployment(2), admin: is(admin{missing: []string{"sonde-cp-b"}})}, `
 [fail] replicas: not heard by another replica: sonde-cp-b: what it knows of proxies the other does not
        do: have NetworkPolicies let the replicas reach each other at port 5682
@@ -181,6 +187,20 @@ func TestReplicas(t *testing.T) {
 	}.run(t, replicas)
 }
 
+// lost returns a replica that the node controller has marked, and unknown a node that the API server has lost.
+func lost(name, node string) corev1.Pod {
+	p := replica("sonde-system", name, "sonde")
+	p.Spec.NodeName, p.Status.Phase = node, corev1.PodRunning
+	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.ContainersReady, Status: corev1.ConditionTrue}, {Type: corev1.PodReady, Status: corev1.ConditionFalse}}
+	return p
+}
+
+func unknown(name string) corev1.Node {
+	n := corev1.Node{ObjectMeta: named(name, nil)}
+	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Reason: "NodeStatusUnknown", LastTransitionTime: metav1.NewTime(now)}}
+	return n
+}
+
 func TestControlPlane(t *testing.T) {
 	tests{
 		"it answers": {facts{}, "[ok]   control plane: a replica answers\n"},
@@ -188,13 +208,17 @@ func TestControlPlane(t *testing.T) {
 [fail] control plane: ask the control plane: no replica is Ready
        do: kubectl -n sonde-system logs deployment/sonde-cp; agents, the webhook and health are not checked further
 `},
+		"it cannot": {facts{plane: cluster.Plane{Replicas: []corev1.Pod{lost("sonde-cp-a", "a")}}, admin: read[admin]{err: &exit.Error{Code: exit.Unreachable, Err: errors.New("no connection")}}}, `
+[fail] control plane: no connection
+       do: bring the nodes back (kubectl get nodes). Kubernetes makes their replicas on other nodes after 5 minutes, if there are any; agents, the webhook and health are not checked further
+`},
 		"no right": {facts{admin: read[admin]{err: fmt.Errorf("ask the control plane: %w", errForbidden)}}, `
 [warn] control plane: not checked: ask the control plane: things is forbidden: no right
        do: have it checked by a user who has the right, or get that
 `},
 	}.run(t, controlPlane)
-	for name, check := range map[string]func(*facts) []Line{"health": health, "agents": agents, "servingCA": servingCA} {
-		if lines := check(&facts{admin: read[admin]{err: errForbidden}}); len(lines) > 0 {
+	for name, check := range map[string]check{"health": health, "agents": agents, "servingCA": servingCA} {
+		if lines := check.lines(&facts{admin: read[admin]{err: errForbidden}}); len(lines) > 0 {
 			t.Errorf("%s without an answer of the control plane: %v, want no line", name, lines)
 		}
 	}

@@ -12,15 +12,12 @@ import (
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/cmd/sondectl/cluster"
+	"github.com/sonde-mesh/sonde/internal/podspec"
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
 // controlPlanes says whether there is one where it is to be, and no other: the names of the chart's webhooks and ClusterRoles are the same for each.
-func controlPlanes(f *facts) []Line {
-	const name = "control planes"
-	if f.pods.err != nil {
-		return []Line{unread(name, f.pods.err)}
-	}
+var controlPlanes = check{"control planes", (*facts).needsPods, func(f *facts, l *lines) {
 	var here, elsewhere []string
 	for _, p := range cluster.PlanesOf(f.pods.is) {
 		if p.Namespace == f.namespace && (!f.installed || p.Release == f.plane.Release) {
@@ -30,28 +27,28 @@ func controlPlanes(f *facts) []Line {
 		}
 	}
 	switch {
-	case len(elsewhere) > 0 && f.installed:
-		return []Line{{
-			Name: name, Level: Fail, Text: "there is another one: both inject, and each takes the webhook configurations and ClusterRoles of the other", Notes: elsewhere,
-			Do: "helm uninstall one of them",
-		}}
-	case len(elsewhere) > 0:
-		return []Line{{
-			Name: name, Level: Fail, Text: "there is one already: another one would take its webhook configurations and ClusterRoles", Notes: elsewhere,
-			Do: "upgrade that one, and check it with --installed --" + cluster.FlagNamespace,
-		}}
-	case !f.installed && len(here) > 0:
-		return []Line{{Name: name, Level: Warn, Text: here[0] + " is there already", Do: "check it with --installed. helm upgrade replaces it"}}
 	case f.installed:
-		return []Line{{Name: name, Level: OK, Text: f.plane.String() + " alone"}}
+		l.failOf(elsewhere,
+			"there is another one: both inject, and each takes the webhook configurations and ClusterRoles of the other",
+			"helm uninstall one of them")
+		l.ok(f.plane.String() + " alone")
+	case len(elsewhere) > 0:
+		l.fail("there is one already: another one would take its webhook configurations and ClusterRoles",
+			"upgrade that one, and check it with --installed --"+cluster.FlagNamespace, elsewhere...)
+	case len(here) > 0:
+		l.warn(here[0]+" is there already", "check it with --installed. helm upgrade replaces it")
 	}
-	return []Line{{Name: name, Level: OK, Text: "none is there yet"}}
+	l.ok("none is there yet")
+}}
+
+// otherLabels are the labels by which other meshes know what they are to inject, each with the mesh. Linkerd reads an annotation of that name.
+var otherLabels = map[string]string{
+	mesh.LabelInjection: podspec.Kuma, "istio-injection": podspec.Istio, "istio.io/rev": podspec.Istio, podspec.LinkerdInject: podspec.Linkerd,
+	podspec.AppMeshInject: podspec.AppMesh, podspec.ConsulInject: podspec.Consul,
 }
 
-// otherLabels are the labels by which other meshes know what they are to inject, each with the mesh.
-var otherLabels = map[string]string{
-	mesh.LabelInjection: "Kuma", "istio-injection": "Istio", "istio.io/rev": "Istio", "linkerd.io/inject": "Linkerd",
-}
+// unlabelled are the keys of meshes whose webhooks select no label, by how the names of these end.
+var unlabelled = map[string]string{".linkerd.io": podspec.LinkerdInject, ".consul.hashicorp.com": podspec.ConsulInject}
 
 // neighbour is another mesh.
 type neighbour struct {
@@ -61,20 +58,12 @@ type neighbour struct {
 }
 
 // otherMeshes says which other meshes inject pods, and who owns which label.
-func otherMeshes(f *facts) []Line {
-	const name = "other meshes"
-	if f.mutating.err != nil {
-		return []Line{unread(name, f.mutating.err)}
-	}
-	neighbours := f.neighbours()
-	if len(neighbours) == 0 {
-		return []Line{{Name: name, Level: OK, Text: "none injects pods"}}
-	}
-	var lines []Line
-	for _, n := range neighbours {
+var otherMeshes = check{"other meshes", (*facts).needsWebhooks, func(f *facts, l *lines) {
+	injection := f.injection()
+	own := strings.Join(injection.InjectionKeys(), ", ")
+	for _, n := range f.neighbours() {
 		labels := strings.Join(slices.Sorted(maps.Keys(n.labels)), ", ")
 		where := "MutatingWebhookConfiguration " + strings.Join(slices.Sorted(maps.Keys(n.configurations)), ", ")
-		injection := f.injection()
 		both := f.askBoth(n)
 		switch {
 		case n.labels[mesh.LabelInjection] && !injection.OwnLabelOnly:
@@ -82,23 +71,21 @@ func otherMeshes(f *facts) []Line {
 			if !f.installed {
 				level = Warn // that depends on the values
 			}
-			lines = append(lines, Line{
-				Name: name, Level: level, Text: fmt.Sprintf("%s and Sonde both read %s: pods would get the sidecars of both", n.mesh, mesh.LabelInjection), Notes: []string{where},
-				Do: fmt.Sprintf("install with --set config.injection.kumaLabels=false: then %s is %s's, and %s Sonde's", mesh.LabelInjection, n.mesh, mesh.LabelOwnInjection),
-			})
+			l.add(level,
+				fmt.Sprintf("%s and Sonde both read %s: pods get the sidecar of %s, and Sonde leaves them alone",
+					n.mesh, mesh.LabelInjection, n.mesh),
+				fmt.Sprintf("install with --set config.injection.kumaLabels=false: then %s is %s's, and %s Sonde's",
+					mesh.LabelInjection, n.mesh, mesh.LabelOwnInjection), where)
 		case len(both) > 0:
-			lines = append(lines, Line{
-				Name: name, Level: Fail, Text: fmt.Sprintf("namespaces ask %s and Sonde for a sidecar", n.mesh), Notes: both,
-				Do: fmt.Sprintf("take one of the labels away: %s is %s's, and %s Sonde's", labels, n.mesh, strings.Join(injection.InjectionKeys(), ", ")),
-			})
+			l.fail(
+				fmt.Sprintf("namespaces ask %s and Sonde for a sidecar: Sonde leaves alone the pods that have the other one", n.mesh),
+				fmt.Sprintf("take one of the labels away: %s is %s's, and %s Sonde's", labels, n.mesh, own), both...)
 		default:
-			lines = append(lines, Line{
-				Name: name, Level: OK, Text: fmt.Sprintf("%s is there (%s): %s is %s's, and %s Sonde's", n.mesh, where, labels, n.mesh, strings.Join(injection.InjectionKeys(), ", ")),
-			})
+			l.add(OK, fmt.Sprintf("%s is there (%s): %s is %s's, and %s Sonde's", n.mesh, where, labels, n.mesh, own), "")
 		}
 	}
-	return lines
-}
+	l.ok("none injects pods")
+}}
 
 // neighbours returns the other meshes whose webhooks change pods, sorted.
 func (f *facts) neighbours() []neighbour {
@@ -113,7 +100,13 @@ func (f *facts) neighbours() []neighbour {
 			if !changesPods(w) {
 				continue
 			}
-			for _, label := range append(selected(w.NamespaceSelector), selected(w.ObjectSelector)...) {
+			labels := append(selected(w.NamespaceSelector), selected(w.ObjectSelector)...)
+			for domain, key := range unlabelled {
+				if strings.HasSuffix(w.Name, domain) {
+					labels = append(labels, key)
+				}
+			}
+			for _, label := range labels {
 				name, known := otherLabels[label]
 				if !known {
 					continue
@@ -178,7 +171,10 @@ func (f *facts) askBoth(n neighbour) []string {
 func asksOther(ns *corev1.Namespace, n neighbour) bool {
 	for label := range n.labels {
 		value, isLabel := ns.Labels[label]
-		if label == "istio.io/rev" && isLabel || switchedOn(value) {
+		if label == podspec.LinkerdInject {
+			value = ns.Annotations[label]
+		}
+		if label == "istio.io/rev" && isLabel || switchedOn(value) || label == podspec.LinkerdInject && value == "ingress" {
 			return true
 		}
 	}

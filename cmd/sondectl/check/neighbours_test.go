@@ -72,6 +72,14 @@ func TestOtherMeshes(t *testing.T) {
 	istio := configuration("istio-sidecar-injector", "istio-injection", "istio.io/rev")
 	services := configuration("of-services", "istio-injection")
 	services.Webhooks[0].Rules[0].Resources = []string{"services"}
+	linkerd, consul := configuration("linkerd-proxy-injector-webhook-config", "x"), configuration("consul-connect-injector", "x")
+	linkerd.Webhooks[0].Name, consul.Webhooks[0].Name = "linkerd-proxy-injector.linkerd.io", "consul-connect-injector.consul.hashicorp.com"
+	asks := func(name, value string) corev1.Namespace {
+		ns := corev1.Namespace{ObjectMeta: named(name, map[string]string{"sonde.dev/sidecar-injection": "enabled"})}
+		ns.Annotations = map[string]string{"linkerd.io/inject": value}
+		return ns
+	}
+	annotated := is([]corev1.Namespace{asks("shop", "enabled"), asks("ingress", "ingress"), asks("none", "disabled")})
 	both := is([]corev1.Namespace{
 		{ObjectMeta: named("shop", map[string]string{"istio-injection": "enabled", "sonde.dev/sidecar-injection": "enabled"})},
 		{ObjectMeta: named("revised", map[string]string{"istio.io/rev": "canary", "kuma.io/sidecar-injection": "true"})},
@@ -80,12 +88,12 @@ func TestOtherMeshes(t *testing.T) {
 	tests{
 		"none": {facts{mutating: configurations(ours(true), configuration("policy", "team"), services)}, "[ok]   other meshes: none injects pods\n"},
 		"Kuma, before an installation": {facts{mutating: configurations(kuma)}, `
-[warn] other meshes: Kuma and Sonde both read kuma.io/sidecar-injection: pods would get the sidecars of both
+[warn] other meshes: Kuma and Sonde both read kuma.io/sidecar-injection: pods get the sidecar of Kuma, and Sonde leaves them alone
        MutatingWebhookConfiguration kuma-admission-mutating-webhook-configuration
        do: install with --set config.injection.kumaLabels=false: then kuma.io/sidecar-injection is Kuma's, and sonde.dev/sidecar-injection Sonde's
 `},
 		"Kuma, with its label": {facts{installed: true, mutating: configurations(kuma, ours(true))}, `
-[fail] other meshes: Kuma and Sonde both read kuma.io/sidecar-injection: pods would get the sidecars of both
+[fail] other meshes: Kuma and Sonde both read kuma.io/sidecar-injection: pods get the sidecar of Kuma, and Sonde leaves them alone
        MutatingWebhookConfiguration kuma-admission-mutating-webhook-configuration
        do: install with --set config.injection.kumaLabels=false: then kuma.io/sidecar-injection is Kuma's, and sonde.dev/sidecar-injection Sonde's
 `},
@@ -94,10 +102,17 @@ func TestOtherMeshes(t *testing.T) {
 			"[ok]   other meshes: Kuma is there (MutatingWebhookConfiguration kuma-admission-mutating-webhook-configuration): kuma.io/sidecar-injection is Kuma's, and sonde.dev/sidecar-injection Sonde's\n",
 		},
 		"Istio, and namespaces that ask both": {facts{mutating: configurations(istio), namespaces: both}, `
-[fail] other meshes: namespaces ask Istio and Sonde for a sidecar
+[fail] other meshes: namespaces ask Istio and Sonde for a sidecar: Sonde leaves alone the pods that have the other one
        revised
        shop
        do: take one of the labels away: istio-injection, istio.io/rev is Istio's, and sonde.dev/sidecar-injection, kuma.io/sidecar-injection Sonde's
+`},
+		"meshes whose webhooks select no label": {facts{mutating: configurations(linkerd, consul), namespaces: annotated}, `
+[ok]   other meshes: Consul is there (MutatingWebhookConfiguration consul-connect-injector): consul.hashicorp.com/connect-inject is Consul's, and sonde.dev/sidecar-injection, kuma.io/sidecar-injection Sonde's
+[fail] other meshes: namespaces ask Linkerd and Sonde for a sidecar: Sonde leaves alone the pods that have the other one
+       ingress
+       shop
+       do: take one of the labels away: linkerd.io/inject is Linkerd's, and sonde.dev/sidecar-injection, kuma.io/sidecar-injection Sonde's
 `},
 		"Istio": {
 			facts{mutating: configurations(istio)},

@@ -180,23 +180,27 @@ func outcomeOfEnd(t *corev1.ContainerStateTerminated) (p problem, reason string)
 }
 
 // triedNodes says which nodes can redirect the connections of a pod.
-func triedNodes(f *facts) []Line {
-	const name = "nodes"
-	if f.tried.err != nil {
-		return []Line{unread(name, f.tried.err)}
-	}
+var triedNodes = check{"nodes", (*facts).needsTried, func(f *facts, l *lines) {
 	t := f.tried.is
 	if t.refused != nil {
-		return append([]Line{{
-			Name: name, Level: Fail, Text: fmt.Sprintf("no pod that redirects may be made in namespace %s: %s", t.namespace, t.refused),
-			Do: "name with --nodes-namespace one where pods of the mesh are to run: Pod Security has to allow NET_ADMIN there (pod-security.kubernetes.io/enforce: privileged)",
-		}}, t.aside(name)...)
+		l.fail(fmt.Sprintf("no pod that redirects may be made in namespace %s: %s", t.namespace, t.refused),
+			"name with --nodes-namespace one where pods of the mesh are to run: "+
+				"Pod Security has to allow NET_ADMIN there (pod-security.kubernetes.io/enforce: privileged)")
+	} else {
+		t.say(l)
 	}
-	lines, failed := []Line(nil), map[problem]map[string][]string{}
+	t.aside(l)
+}}
+
+// say says what has failed on nodes, and how many can redirect.
+func (t *tried) say(l *lines) {
+	failed := map[problem]map[string][]string{}
 	var kernels []*version.Version
+	good := 0
 	for _, o := range t.outcomes {
 		switch {
 		case o.problem == "":
+			good++
 			if v, err := version.ParseGeneric(o.kernel); err == nil {
 				kernels = append(kernels, v)
 			}
@@ -206,65 +210,28 @@ func triedNodes(f *facts) []Line {
 		}
 		failed[o.problem][o.reason] = append(failed[o.problem][o.reason], o.node)
 	}
-	for _, p := range []problem{refuses, unpulled, unstarted} {
-		if nodes := failed[p]; nodes != nil {
-			lines = append(lines, Line{Name: name, Level: Fail, Text: t.text(p), Notes: nodesBy(nodes), Do: t.do(p)})
-		}
-	}
-	if good := t.good(); good > 0 {
-		lines = append(lines, Line{Name: name, Level: OK, Text: printer.Plural(good, "node") + " can redirect: nftables" + span(kernels)})
-	}
-	return append(lines, t.aside(name)...)
-}
-
-// good returns how many nodes can redirect.
-func (t *tried) good() int {
-	n := 0
-	for _, o := range t.outcomes {
-		if o.problem == "" {
-			n++
-		}
-	}
-	return n
-}
-
-func (t *tried) text(p problem) string {
-	switch p {
-	case refuses:
-		return "redirection fails: an injected pod would not start there"
-	case unpulled:
-		return fmt.Sprintf("image %s cannot be pulled: an injected pod would not start there", t.image)
-	default:
-		return fmt.Sprintf("no pod could try it within %s", t.within)
+	l.failOf(nodesBy(failed[refuses]), "redirection fails: an injected pod would not start there",
+		"do what it says on these nodes, or keep injected pods from them")
+	l.failOf(nodesBy(failed[unpulled]),
+		fmt.Sprintf("image %s cannot be pulled: an injected pod would not start there", t.image),
+		fmt.Sprintf("have nodes reach the registry, and service account default of namespace %s have its imagePullSecrets; "+
+			"--nodes-image names another image", t.namespace))
+	l.failOf(nodesBy(failed[unstarted]), fmt.Sprintf("no pod could try it within %s", t.within),
+		"mend what it says (kubectl describe node), or give them longer with --nodes-timeout")
+	if good > 0 {
+		l.add(OK, printer.Plural(good, "node")+" can redirect: nftables"+span(kernels), "")
 	}
 }
 
-func (t *tried) do(p problem) string {
-	switch p {
-	case refuses:
-		return "do what it says on these nodes, or keep injected pods from them"
-	case unpulled:
-		return fmt.Sprintf("have nodes reach the registry, and service account default of namespace %s have its imagePullSecrets; --nodes-image names another image", t.namespace)
-	default:
-		return "mend what it says (kubectl describe node), or give them longer with --nodes-timeout"
-	}
-}
-
-// aside returns the lines that say nothing of redirection.
-func (t *tried) aside(name string) []Line {
-	var lines []Line
-	if len(t.leftOut) > 0 {
-		lines = append(lines, Line{Name: name, Level: Warn, Text: "some are not tried", Notes: nodesBy(t.leftOut), Do: "check again when they take pods; elsewhere keep injected pods from them"})
-	}
+// aside says what says nothing of redirection.
+func (t *tried) aside(l *lines) {
+	l.warnOf(nodesBy(t.leftOut), "some are not tried",
+		"check again when they take pods; elsewhere keep injected pods from them")
 	if len(t.outcomes) == 0 && len(t.leftOut) == 0 && t.refused == nil {
-		lines = append(lines, Line{Name: name, Level: Warn, Text: "there is none to try", Do: "check again when the cluster has nodes"})
+		l.warn("the cluster has no nodes to try", "check again when the cluster has nodes")
 	}
-	if len(t.kept) > 0 {
-		lines = append(lines, Line{
-			Name: name, Level: Warn, Text: fmt.Sprintf("Jobs could not be deleted: they go by themselves when they have ended for %s", jobTTL), Notes: t.kept, Do: deleteJobs(t.namespace),
-		})
-	}
-	return lines
+	l.warnOf(t.kept, fmt.Sprintf("Jobs could not be deleted: they go by themselves when they have ended for %s", jobTTL),
+		deleteJobs(t.namespace))
 }
 
 func deleteJobs(namespace string) string {

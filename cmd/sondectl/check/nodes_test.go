@@ -63,7 +63,7 @@ func TestTriedNodes(t *testing.T) {
        do: check again when they take pods; elsewhere keep injected pods from them
 `},
 		"none": {found(), `
-[warn] nodes: there is none to try
+[warn] nodes: the cluster has no nodes to try
        do: check again when the cluster has nodes
 `},
 		"Jobs are left": {facts{tried: is(tried{namespace: "shop", outcomes: []outcome{good("a", "6.8")}, kept: []string{"sondectl-check-x-0: delete it: no answer"}})}, `
@@ -171,7 +171,7 @@ func TestTrialPod(t *testing.T) {
 	if diff := cmp.Diff(want, is); diff != "" || pod.Spec.HostNetwork {
 		t.Errorf("trialPod() (-want +got):\n%s", diff)
 	}
-	lines := notInjected(&facts{pods: podsOf(func() corev1.Pod { p := *pod; p.Namespace = "shop"; return p }()), namespaces: namespacesOf("enabled")})
+	lines := notInjected.lines(&facts{pods: podsOf(func() corev1.Pod { p := *pod; p.Namespace = "shop"; return p }()), namespaces: namespacesOf("enabled")})
 	if len(lines) != 1 || lines[0].Text != "0 have a sidecar, and none lacks one" {
 		t.Errorf("in a namespace whose pods are injected: %v", lines)
 	}

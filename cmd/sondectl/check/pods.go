@@ -1,9 +1,7 @@
 package check
 
 import (
-	"cmp"
 	"fmt"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,13 +12,9 @@ import (
 )
 
 // notInjected says which pods should have a sidecar and have none.
-func notInjected(f *facts) []Line {
-	const name = "pods"
-	if err := cmp.Or(f.pods.err, f.namespaces.err); err != nil {
-		return []Line{unread(name, err)}
-	}
+var notInjected = check{"pods", (*facts).needsWorkloads, func(f *facts, l *lines) {
 	namespaces, injection := f.namespacesByName(), f.injection()
-	without, wrong := map[string]int{}, []string(nil)
+	without, wrong, twice := map[string]int{}, []string(nil), []string(nil)
 	have := 0
 	for i := range f.pods.is {
 		pod := &f.pods.is[i]
@@ -34,33 +28,29 @@ func notInjected(f *facts) []Line {
 			wrong = append(wrong, fmt.Sprintf("%s: %s", workloadOf(pod), err))
 		case podspec.IsInjected(&pod.Spec):
 			have++
+			for _, f := range podspec.Foreigners(pod) {
+				twice = append(twice, fmt.Sprintf("%s: %s: %s", workloadOf(pod), f.By, f.Mesh))
+			}
 		case selection.Injected:
 			without[workloadOf(pod)]++
 		case selection.Warn:
 			wrong = append(wrong, fmt.Sprintf("%s: %s", workloadOf(pod), selection.Why))
 		}
 	}
-	var lines []Line
-	if len(without) > 0 {
-		var notes []string
-		for w, n := range without {
-			notes = append(notes, fmt.Sprintf("%s: %s", w, printer.Plural(n, "pod")))
-		}
-		lines = append(lines, Line{
-			Name: name, Level: Fail, Text: "pods should have a sidecar and have none: they were made before the label, or past the webhook", Notes: sorted(notes),
-			Do: "kubectl rollout restart these workloads, and delete pods that nothing makes again",
-		})
+	var lack []string
+	for w, n := range without {
+		lack = append(lack, fmt.Sprintf("%s: %s", w, printer.Plural(n, "pod")))
 	}
-	if len(wrong) > 0 {
-		lines = append(lines, Line{
-			Name: name, Level: Warn, Text: "pods ask for a sidecar in a way that gets them none", Notes: slices.Compact(sorted(wrong)), Do: "mend the label, or do without",
-		})
-	}
-	if len(lines) > 0 {
-		return lines
-	}
-	return []Line{{Name: name, Level: OK, Text: fmt.Sprintf("%d have a sidecar, and none lacks one", have)}}
-}
+	l.failOf(sorted(lack),
+		"pods should have a sidecar and have none: they were made before the label, or past the webhook",
+		"kubectl rollout restart these workloads, and delete pods that nothing makes again")
+	l.failOf(sorted(twice),
+		"pods have a sidecar of another mesh beside that of Sonde: only one of the two gets their connections",
+		"let one mesh inject them, and kubectl rollout restart these workloads")
+	l.warnOf(sorted(wrong), "pods ask for a sidecar in a way that gets them none",
+		"mend the label, let one mesh alone inject them, or do without")
+	l.ok(fmt.Sprintf("%d have a sidecar, and none lacks one", have))
+}}
 
 // namespacesByName returns what injection knows of namespaces.
 func (f *facts) namespacesByName() map[string]*webhook.Namespace {

@@ -172,12 +172,27 @@ func TestNotInjected(t *testing.T) {
 		"a wrong label": {facts{pods: podsOf(shop("web", labelled("yes"))), namespaces: namespacesOf("")}, `
 [warn] pods: pods ask for a sidecar in a way that gets them none
        Deployment/shop/web: metadata.labels["sonde.dev/sidecar-injection"]: "yes": must be enabled or disabled
-       do: mend the label, or do without
+       do: mend the label, let one mesh alone inject them, or do without
 `},
 		"the network of the node": {facts{pods: podsOf(shop("web", func(p *corev1.Pod) { p.Spec.HostNetwork = true })), namespaces: namespacesOf("enabled")}, `
 [warn] pods: pods ask for a sidecar in a way that gets them none
        Deployment/shop/web: spec.hostNetwork: redirection would be that of the whole node
-       do: mend the label, or do without
+       do: mend the label, let one mesh alone inject them, or do without
+`},
+		"another mesh has it": {facts{pods: podsOf(shop("web", func(p *corev1.Pod) {
+			p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: "linkerd-proxy"})
+		})), namespaces: namespacesOf("enabled")}, `
+[warn] pods: pods ask for a sidecar in a way that gets them none
+       Deployment/shop/web: containers[linkerd-proxy]: it has a sidecar of Linkerd, which takes its connections
+       do: mend the label, let one mesh alone inject them, or do without
+`},
+		"two meshes have it": {facts{pods: podsOf(shop("web", func(p *corev1.Pod) {
+			injected(p)
+			p.Spec.InitContainers = append(p.Spec.InitContainers, corev1.Container{Name: "istio-proxy"})
+		})), namespaces: namespacesOf("enabled")}, `
+[fail] pods: pods have a sidecar of another mesh beside that of Sonde: only one of the two gets their connections
+       Deployment/shop/web: containers[istio-proxy]: Istio
+       do: let one mesh inject them, and kubectl rollout restart these workloads
 `},
 		"Kuma's label is not ours": {facts{
 			mutating: configurations(ours(false)), pods: podsOf(shop("web", nil)), namespaces: is([]corev1.Namespace{{ObjectMeta: named("shop", map[string]string{mesh.LabelInjection: "enabled"})}}),

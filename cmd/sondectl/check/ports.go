@@ -1,7 +1,6 @@
 package check
 
 import (
-	"cmp"
 	"fmt"
 	"iter"
 	"maps"
@@ -13,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/describe"
 	"github.com/sonde-mesh/sonde/internal/podspec"
 	"github.com/sonde-mesh/sonde/webhook"
 )
@@ -25,17 +25,13 @@ var sidecarPorts = func() map[int32]string {
 }()
 
 // declaredPorts says which workloads declare ports of the sidecar: those that ask for a sidecar already could get none.
-func declaredPorts(f *facts) []Line {
-	const name = "ports"
-	if err := cmp.Or(f.pods.err, f.namespaces.err); err != nil {
-		return []Line{unread(name, err)}
-	}
+var declaredPorts = check{"ports", (*facts).needsWorkloads, func(f *facts, l *lines) {
 	namespaces, injection := f.namespacesByName(), f.injection()
-	refused, later, moved := map[string]bool{}, map[string]bool{}, map[string]bool{}
+	var refused, later, moved []string
 	for i := range f.pods.is {
 		pod := &f.pods.is[i]
 		ns := namespaces[pod.Namespace]
-		if ns == nil || ended(pod) || pod.Spec.HostNetwork || podspec.IsInjected(&pod.Spec) {
+		if ns == nil || ended(pod) || podspec.Unsupported(&pod.Spec) != "" || podspec.IsInjected(&pod.Spec) {
 			continue
 		}
 		selection, err := webhook.Select(ns, pod, injection)
@@ -43,40 +39,29 @@ func declaredPorts(f *facts) []Line {
 			note := fmt.Sprintf("%s: container %s has port %d", workloadOf(pod), container, port)
 			switch {
 			case port == mesh.PortVirtualProbes:
-				moved[note] = true
+				moved = append(moved, note)
 			case port == mesh.PortPodMetrics && hasMetricsPort(pod):
 			case err == nil && selection.Injected:
-				refused[note] = true
+				refused = append(refused, note)
 			default:
-				later[note] = true
+				later = append(later, note)
 			}
 		}
 	}
-	return portLines(name, refused, later, moved)
-}
-
-func portLines(name string, refused, later, moved map[string]bool) []Line {
-	sorted := func(notes map[string]bool) []string { return slices.Sorted(maps.Keys(notes)) }
-	free := fmt.Sprintf("have the application listen elsewhere; for %d: annotate its pods with %s, another port or \"0\"", mesh.PortPodMetrics, mesh.AnnotationMetricsPort)
-	var lines []Line
-	if len(refused) > 0 {
-		lines = append(lines, Line{Name: name, Level: Fail, Text: "ports of the sidecar are declared by workloads that ask for one: their next pods are refused", Notes: sorted(refused), Do: free})
-	}
-	if len(later) > 0 {
-		lines = append(lines, Line{Name: name, Level: Warn, Text: "ports of the sidecar are declared by workloads that ask for none yet: with a label they would be refused", Notes: sorted(later), Do: free})
-	}
-	if len(moved) > 0 {
-		lines = append(lines, Line{
-			Name: name, Level: Warn, Text: fmt.Sprintf("port %d is declared: the sidecars of these workloads take one from %d to %d for probes", mesh.PortVirtualProbes, mesh.FirstSparePort, mesh.LastSparePort),
-			Notes: sorted(moved), Do: fmt.Sprintf("nothing, unless a NetworkPolicy names the port; %s chooses another one", mesh.AnnotationVirtualProbesPort),
-		})
-	}
-	if len(lines) == 0 {
-		ports := slices.Sorted(maps.Keys(sidecarPorts))
-		lines = append(lines, Line{Name: name, Level: OK, Text: "no workload declares " + strings.Trim(strings.ReplaceAll(fmt.Sprint(ports), " ", ", "), "[]")})
-	}
-	return lines
-}
+	free := fmt.Sprintf("have the application listen elsewhere; for %d: annotate its pods with %s, another port or \"0\"",
+		mesh.PortPodMetrics, mesh.AnnotationMetricsPort)
+	l.failOf(sorted(refused),
+		"ports of the sidecar are declared by workloads that ask for one: their next pods are refused", free)
+	l.warnOf(sorted(later),
+		"ports of the sidecar are declared by workloads that ask for none yet: with a label they would be refused", free)
+	l.warnOf(sorted(moved),
+		fmt.Sprintf("port %d is declared: the sidecars of these workloads take one from %d to %d for probes",
+			mesh.PortVirtualProbes, mesh.FirstSparePort, mesh.LastSparePort),
+		fmt.Sprintf("nothing, unless a NetworkPolicy names the port; %s chooses another one",
+			mesh.AnnotationVirtualProbesPort))
+	ports := slices.Sorted(maps.Keys(sidecarPorts))
+	l.ok("no workload declares " + strings.Trim(strings.ReplaceAll(fmt.Sprint(ports), " ", ", "), "[]"))
+}}
 
 // declared returns the ports of the sidecar that the containers of a pod declare, each with the container.
 func declared(pod *corev1.Pod) map[int32]string {
@@ -104,20 +89,12 @@ var bound = regexp.MustCompile(`(?i)(?:bind|listen)[^\n]*?:(\d{1,5})[':" ][^\n]*
 
 // takenPorts says which proxies cannot have a port, since another process of the pod has it without declaring it, and which applications, since the sidecar
 // has it: by what Envoy refuses, and by the last words of containers that have ended.
-func takenPorts(f *facts) []Line {
-	const name = "taken ports"
-	if f.pods.err != nil {
-		return []Line{unread(name, f.pods.err)}
-	}
+var takenPorts = check{"taken ports", (*facts).needsPods, func(f *facts, l *lines) {
 	var taken []string
 	for _, p := range f.admin.is.proxies {
-		for _, s := range p.GetStreams() {
-			for _, t := range s.GetTypes() {
-				for _, n := range t.GetNacks() {
-					if port := portIn(n.GetReason()); port != 0 {
-						taken = append(taken, fmt.Sprintf("%s: its Envoy cannot have port %d%s", proxyName(p), port, purpose(port)))
-					}
-				}
+		for _, nack := range describe.Nacks(p) {
+			if port := portIn(nack.GetReason()); port != 0 {
+				taken = append(taken, fmt.Sprintf("%s: its Envoy cannot have port %d%s", proxyName(p), port, purpose(port)))
 			}
 		}
 	}
@@ -137,18 +114,13 @@ func takenPorts(f *facts) []Line {
 			}
 		}
 	}
-	if len(taken) == 0 {
-		if f.admin.err != nil {
-			return nil // controlPlane says it
-		}
-		return []Line{{Name: name, Level: OK, Text: "no sidecar lacks a port"}}
+	l.failOf(sorted(taken), "another process of the pod wants a port of the sidecar",
+		fmt.Sprintf("have the application listen elsewhere; for %d annotate its pods with %s, for %d with %s",
+			mesh.PortVirtualProbes, mesh.AnnotationVirtualProbesPort, mesh.PortPodMetrics, mesh.AnnotationMetricsPort))
+	if f.admin.err == nil { // else controlPlane says it
+		l.ok("no sidecar lacks a port")
 	}
-	return []Line{{
-		Name: name, Level: Fail, Text: "another process of the pod wants a port of the sidecar", Notes: slices.Compact(sorted(taken)),
-		Do: fmt.Sprintf("have the application listen elsewhere; for %d annotate its pods with %s, for %d with %s",
-			mesh.PortVirtualProbes, mesh.AnnotationVirtualProbesPort, mesh.PortPodMetrics, mesh.AnnotationMetricsPort),
-	}}
-}
+}}
 
 // lastWords returns what each container of a pod has said before it ended, but for those that are Ready since.
 func lastWords(pod *corev1.Pod) iter.Seq2[string, string] {

@@ -173,27 +173,19 @@ func (r *reader) caOfOthers(ctx context.Context) bool {
 }
 
 // yourRights says whether the caller may install the chart.
-func yourRights(f *facts) []Line {
-	return rightsLine(f, "your rights", "you may make what the chart makes", "you may not make all that the chart makes",
+var yourRights = check{"your rights", (*facts).needsRights, func(f *facts, l *lines) {
+	l.failOf(missingOf(f.rights.is), "you may not make all that the chart makes",
 		"install as a user who may, such as one with the ClusterRole cluster-admin")
-}
+	l.ok("you may make what the chart makes")
+}}
 
 // planeRights says whether the control plane has the rights of the chart.
-func planeRights(f *facts) []Line {
-	return rightsLine(f, "rights of the control plane", fmt.Sprintf("service account %s has all", serviceName), fmt.Sprintf("service account %s in namespace %s lacks some", serviceName, f.namespace),
+var planeRights = check{"rights of the control plane", (*facts).needsRights, func(f *facts, l *lines) {
+	l.failOf(missingOf(f.rights.is),
+		fmt.Sprintf("service account %s in namespace %s lacks some", serviceName, f.namespace),
 		"helm upgrade with this release of the chart, which gives them, or ask who has taken them away")
-}
-
-func rightsLine(f *facts, name, all, some, do string) []Line {
-	if f.rights.err != nil {
-		return []Line{unread(name, f.rights.err)}
-	}
-	missing := missingOf(f.rights.is)
-	if len(missing) == 0 {
-		return []Line{{Name: name, Level: OK, Text: all}}
-	}
-	return []Line{{Name: name, Level: Fail, Text: some, Notes: missing, Do: do}}
-}
+	l.ok(fmt.Sprintf("service account %s has all", serviceName))
+}}
 
 func missingOf(answers []answer) []string {
 	var missing []string

@@ -64,7 +64,7 @@ func TestDefinitions(t *testing.T) {
 		"none yet": {facts{}, "[ok]   CustomResourceDefinitions: none is there yet: the chart has them\n"},
 		"of another release": {facts{definitions: there(func(u *unstructured.Unstructured) {
 			_ = unstructured.SetNestedSlice(u.Object, []any{map[string]any{"name": "v1alpha1", "schema": map[string]any{}}}, "spec", "versions")
-		})}, "[warn] CustomResourceDefinitions: those of another release are there: dataplanes.sonde.dev\n" + do},
+		})}, "[warn] CustomResourceDefinitions: installed by another release: dataplanes.sonde.dev\n" + do},
 		"not served": {facts{definitions: there(func(u *unstructured.Unstructured) { delete(u.Object, "status") })}, `
 [fail] CustomResourceDefinitions: not served: dataplanes.sonde.dev
        do: kubectl describe crd says in its conditions why

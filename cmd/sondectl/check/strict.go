@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/names"
 	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
 	"github.com/sonde-mesh/sonde/internal/settings"
 )
@@ -19,9 +21,10 @@ import (
 const strictHelp = `Say what mode STRICT would refuse of what the proxies of PERMISSIVE meshes get, and from whom.
 
 [fail]  it came within --quiet, or goes on. Each source is on a line of its own: whose address it is, whether that has a sidecar, how much, since when
-[warn]  it came, but not within --quiet; or a proxy does not tell what it gets
+[warn]  it came, but not within --quiet; or a proxy does not tell what it gets until now
 [ok]    nothing came, and since when that is known
 
+Agents are asked while it runs. Their Envoys tell them of a request within about a second, and of a connection once it has ended or lasts for 30 s.
 What pods have got that are gone is kept for a day, in the memory of the replica that answers. A line says since when. Probes that the agent
 answers do not come to Envoy, and connections on which nothing is sent are not refused: neither counts.`
 
@@ -39,7 +42,7 @@ func strictCommand(out *bytes.Buffer, o Options) *cobra.Command {
 		Args:    cobra.NoArgs,
 	}
 	output := printer.AddFormat(cmd, printer.Text, printer.JSON)
-	cmd.Flags().StringVar(&mesh, "mesh", "", "only this `MESH`; default all")
+	cmd.Flags().Var(&names.Flag{To: &mesh, Among: []names.Kind{names.Mesh}}, "mesh", "only this `MESH`; default all")
 	cmd.Flags().DurationVar(&quiet, "quiet", defaultQuiet, "how long nothing may have come that STRICT would refuse")
 	settings.Must(cmd.RegisterFlagCompletionFunc("mesh", o.Meshes))
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -54,62 +57,60 @@ func strictCommand(out *bytes.Buffer, o Options) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		lines, err := strictLines(found, time.Now(), quiet)
-		if err != nil {
-			return err
-		}
-		return write(out, lines, output.Value)
+		return write(out, strictLines(found, time.Now(), quiet), output.Value)
 	}
 	return cmd
 }
 
-// strictLines returns what is found, as of now.
-func strictLines(found *adminv1.CheckStrictResponse, now time.Time, quiet time.Duration) ([]Line, error) {
-	var lines []Line
-	if missing := found.GetMissingReplicas(); len(missing) > 0 {
-		lines = append(lines, Line{
-			Level: Warn, Text: "replica " + strings.Join(missing, ", ") + " of the control plane is not heard: what agents with it have counted since is not known",
-			Do: "see sondectl health",
-		})
-	}
-	if len(found.GetMeshes()) == 0 {
-		lines = append(lines, Line{Level: Warn, Text: "there is no mesh: nothing is known of what comes", Do: "create a Mesh in mode PERMISSIVE"})
-	}
-	for _, m := range found.GetMeshes() {
-		of, err := meshLines(m, now, quiet)
-		if err != nil {
-			return nil, err
-		}
-		lines = append(lines, of...)
-	}
-	return lines, nil
+// strict collects what is found, as of now.
+type strict struct {
+	lines
+	now   time.Time
+	quiet time.Duration
 }
 
-func meshLines(m *adminv1.StrictMesh, now time.Time, quiet time.Duration) ([]Line, error) {
+// strictLines returns what is found, as of now.
+func strictLines(found *adminv1.CheckStrictResponse, now time.Time, quiet time.Duration) []Line {
+	l := &strict{now: now, quiet: quiet}
+	if missing := found.GetMissingReplicas(); len(missing) > 0 {
+		l.warn("replica "+strings.Join(missing, ", ")+" of the control plane is not heard: "+
+			"what agents with it have counted since is not known", "see sondectl health")
+	}
+	if len(found.GetMeshes()) == 0 {
+		l.warn("there is no mesh: nothing is known of what comes", "create a Mesh in mode PERMISSIVE")
+	}
+	for _, m := range found.GetMeshes() {
+		l.mesh(m)
+	}
+	return l.all
+}
+
+func (l *strict) mesh(m *adminv1.StrictMesh) {
 	name := "mesh " + m.GetMesh()
 	switch m.GetMode() {
 	case "STRICT":
-		return []Line{{Level: OK, Text: name + " is in mode STRICT already"}}, nil
+		l.add(OK, name+" is in mode STRICT already", "")
+		return
 	case "":
-		return []Line{{Level: Fail, Text: name + " has no mTLS: its proxies send all in plain text", Do: "set mode PERMISSIVE, then check again"}}, nil
+		l.fail(name+" has no mTLS: its proxies send all in plain text", "set mode PERMISSIVE, then check again")
+		return
 	}
-	var lines []Line
 	for _, p := range m.GetPorts() {
-		of, err := strictPortLines(name, p, now, quiet)
-		if err != nil {
-			return nil, err
-		}
-		lines = append(lines, of...)
+		l.port(name, p)
 	}
 	if n := m.GetPortsLeftOut(); n > 0 {
-		lines = append(lines, Line{Level: Fail, Text: fmt.Sprintf("%s: %d more ports get what STRICT would refuse, and are not shown", name, n)})
+		l.fail(fmt.Sprintf("%s: %d more ports get what STRICT would refuse, and are not shown", name, n), "")
 	}
-	lines = append(lines, gapLines(name, m)...)
+	l.gaps(name, m)
 	where := ""
 	if len(m.GetPorts()) > 0 {
 		where = " to other ports"
 	}
-	return append(lines, Line{Level: OK, Text: fmt.Sprintf("%s: nothing has come%s that STRICT would refuse, %s", name, where, knownSince(m, now))}), nil
+	level := OK
+	if m.GetTelling() < m.GetProxies() {
+		level = Warn // what the others get is not known
+	}
+	l.add(level, fmt.Sprintf("%s: nothing has come%s that STRICT would refuse, %s", name, where, knownSince(m, l.now)), "")
 }
 
 // knownSince says how much is known.
@@ -121,37 +122,33 @@ func knownSince(m *adminv1.StrictMesh, now time.Time) string {
 
 func clock(t time.Time) string { return t.Local().Format("2006-01-02 15:04") }
 
-// strictPortLines returns a line for what has come to a port, and one for probes of kubelets.
-func strictPortLines(name string, p *adminv1.StrictPort, now time.Time, quiet time.Duration) ([]Line, error) {
-	about, err := printer.MessageJSON(p)
-	if err != nil {
-		return nil, err
-	}
+// port says what has come to a port, and which probes of kubelets.
+func (l *strict) port(name string, p *adminv1.StrictPort) {
 	subject := name + ": " + portText(p)
-	var lines []Line
 	if total := totalOf(p); total != nil {
-		level, when := judge(total, now, quiet)
-		l := Line{
-			Level: level, Text: fmt.Sprintf("%s: %s %s, %s", subject, amount(total, p.GetRequests()), kindText(p.GetKind()), when),
-			Do: adviceFor(p), About: about, whole: true,
-		}
+		level, when := judge(total, l.now, l.quiet)
+		var notes []string
 		for _, s := range p.GetSources() {
-			l.Notes = append(l.Notes, fmt.Sprintf("from %s: %s", sourceText(s), tallyText(s.GetTally(), p.GetRequests(), now)))
+			notes = append(notes, fmt.Sprintf("from %s: %s", sourceText(s), tallyText(s.GetTally(), p.GetRequests(), l.now)))
 		}
 		if p.GetOthers() != nil {
-			l.Notes = append(l.Notes, "from others, which are not told apart: "+tallyText(p.GetOthers(), p.GetRequests(), now))
+			notes = append(notes, "from others, which are not told apart: "+tallyText(p.GetOthers(), p.GetRequests(), l.now))
 		}
-		lines = append(lines, l)
-	}
-	if probes := p.GetProbes(); probes != nil {
-		level, when := judge(probes, now, quiet)
-		lines = append(lines, Line{
-			Level: level, Text: fmt.Sprintf("%s: probes of the kubelet come in plain text, %s: STRICT would fail them, and the pod would not be Ready", subject, when),
-			Notes: []string{tallyText(probes, true, now)}, About: about,
-			Do: "let the agent answer them: remove kuma.io/virtual-probes: disabled, and see sondectl probes explain for probes that cannot be translated",
+		l.all = append(l.all, Line{
+			Level: level, Do: adviceFor(p), Notes: notes, About: printer.Message{Message: p}, whole: true,
+			Text: fmt.Sprintf("%s: %s %s, %s", subject, amount(total, p.GetRequests()), kindText(p.GetKind()), when),
 		})
 	}
-	return lines, nil
+	if probes := p.GetProbes(); probes != nil {
+		level, when := judge(probes, l.now, l.quiet)
+		l.all = append(l.all, Line{
+			Level: level, Notes: []string{tallyText(probes, true, l.now)}, About: printer.Message{Message: p},
+			Text: subject + ": probes of the kubelet come in plain text, " + when +
+				": STRICT would fail them, and the pod would not be Ready",
+			Do: "let the agent answer them: remove kuma.io/virtual-probes: disabled, " +
+				"and see sondectl probes explain for probes that cannot be translated",
+		})
+	}
 }
 
 func portText(p *adminv1.StrictPort) string {
@@ -202,16 +199,16 @@ func amount(t *adminv1.StrictTally, requests bool) string {
 	if requests {
 		noun = "request"
 	}
-	count, open := t.GetCount(), t.GetOpen()
+	count, open := int(min(t.GetCount(), math.MaxInt)), int(t.GetOpen()) // as agents say
 	switch {
 	case open == 0:
-		return printer.Plural(int(count), noun)
+		return printer.Plural(count, noun)
 	case requests:
-		return fmt.Sprintf("%s, %d still open", printer.Plural(int(count), noun), open)
+		return fmt.Sprintf("%s, %d still open", printer.Plural(count, noun), open)
 	case count == 0:
-		return printer.Plural(int(open), "open "+noun)
+		return printer.Plural(open, "open "+noun)
 	}
-	return fmt.Sprintf("%s and %d open", printer.Plural(int(count), noun), open)
+	return fmt.Sprintf("%s and %d open", printer.Plural(count, noun), open)
 }
 
 func tallyText(t *adminv1.StrictTally, requests bool, now time.Time) string {
@@ -232,6 +229,13 @@ func kindText(k adminv1.StrictPort_Kind) string {
 
 func sourceText(s *adminv1.StrictSource) string {
 	switch {
+	case len(s.GetDataplanes()) > 0:
+		return fmt.Sprintf("%s, a machine that several dataplanes share (%s): one of them, or a program without a sidecar", s.GetAddress(), printer.FirstFew(s.GetDataplanes(), ", "))
+	case s.GetMachine() && s.GetDataplane() != "":
+		return fmt.Sprintf("%s, the machine of dataplane %s of mesh %s, workload %s: its application, or a program without a sidecar",
+			s.GetAddress(), s.GetDataplane(), s.GetMesh(), s.GetWorkload())
+	case s.GetMachine():
+		return s.GetAddress() + ", a loopback address: any program on the machine, or in the pod, of the proxy that got it"
 	case s.GetDataplane() != "":
 		return fmt.Sprintf("%s, which has a sidecar: dataplane %s of mesh %s, workload %s", s.GetAddress(), s.GetDataplane(), s.GetMesh(), s.GetWorkload())
 	case s.GetPod() != "":
@@ -249,20 +253,25 @@ func adviceFor(p *adminv1.StrictPort) string {
 	}
 	has := func(what func(*adminv1.StrictSource) bool) bool { return slices.ContainsFunc(p.GetSources(), what) }
 	var all []string
-	if has(func(s *adminv1.StrictSource) bool { return s.GetDataplane() != "" }) {
+	if has((*adminv1.StrictSource).GetMachine) {
+		all = append(all, "let programs on a machine call through the sidecar there: at an outbound of its Dataplane, or with redirection")
+	}
+	if has(func(s *adminv1.StrictSource) bool { return s.GetDataplane() != "" && !s.GetMachine() }) {
 		all = append(all, "let senders with a sidecar call a service of the mesh by its name or ClusterIP: they call the address of a pod, or leave the port out of redirection")
 	}
 	if has(func(s *adminv1.StrictSource) bool { return s.GetPod() != "" }) {
 		all = append(all, "inject the sidecar into the pods without one")
 	}
-	if p.GetOthers() != nil || has(func(s *adminv1.StrictSource) bool { return s.GetDataplane() == "" && s.GetPod() == "" }) {
+	if p.GetOthers() != nil || has(func(s *adminv1.StrictSource) bool {
+		return s.GetDataplane() == "" && s.GetPod() == "" && !s.GetMachine()
+	}) {
 		all = append(all, "let senders outside of the mesh come through a gateway, or leave the port out of it: traffic.kuma.io/exclude-inbound-ports")
 	}
 	return strings.Join(all, "; ")
 }
 
-// gapLines returns a line for each reason for which proxies do not tell.
-func gapLines(name string, m *adminv1.StrictMesh) []Line {
+// gaps says for which reasons proxies do not tell.
+func (l *strict) gaps(name string, m *adminv1.StrictMesh) {
 	byReason := map[string][]string{}
 	var reasons []string
 	for _, g := range m.GetGaps() {
@@ -271,15 +280,14 @@ func gapLines(name string, m *adminv1.StrictMesh) []Line {
 		}
 		byReason[g.GetReason()] = append(byReason[g.GetReason()], g.GetDataplane())
 	}
-	var lines []Line
 	for _, reason := range reasons {
-		lines = append(lines, Line{
-			Level: Warn, Text: fmt.Sprintf("%s: dataplane %s cannot tell what it gets: %s", name, printer.FirstFew(byReason[reason], ", "), reason),
-			About: map[string]any{"dataplanes": byReason[reason]},
+		who := byReason[reason]
+		l.all = append(l.all, Line{
+			Level: Warn, About: map[string]any{"dataplanes": who},
+			Text: fmt.Sprintf("%s: dataplane %s cannot tell what it gets: %s", name, printer.FirstFew(who, ", "), reason),
 		})
 	}
 	if n := m.GetGapsLeftOut(); n > 0 {
-		lines = append(lines, Line{Level: Warn, Text: fmt.Sprintf("%s: %d more proxies cannot tell what they get", name, n)})
+		l.warn(fmt.Sprintf("%s: %d more proxies cannot tell what they get", name, n), "")
 	}
-	return lines
 }

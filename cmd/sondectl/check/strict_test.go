@@ -47,15 +47,21 @@ func TestStrictShowsAllSources(t *testing.T) {
 	for i := range 20 {
 		port.Sources = append(port.Sources, &adminv1.StrictSource{Address: fmt.Sprintf("10.0.0.%d", i), Tally: tally(1, 0, time.Minute, time.Minute)})
 	}
-	lines, err := strictPortLines("mesh shop", port, localNow, defaultQuiet)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := &strict{now: localNow, quiet: defaultQuiet}
+	l.port("mesh shop", port)
 	var out bytes.Buffer
-	_ = write(&out, lines, printer.Text) // it says that a line fails
+	_ = write(&out, l.all, printer.Text) // it says that a line fails
 	if got := strings.Count(out.String(), "\n       from "); got != 21 {
 		t.Errorf("%d senders are shown, want 20, and the others:\n%s", got, &out)
 	}
+}
+
+// machineLines is what is said of requests two hours ago from a machine.
+func machineLines(requests, from string) string {
+	return "[warn] mesh shop: workload /ns/shop/sa/web, port 8080 (service web_shop_svc_80): " + requests + " in plain text, none for 2h\n" +
+		"       from " + from + ": " + requests + " since 2026-11-27 13:00, last 2h ago\n" +
+		"       do: let programs on a machine call through the sidecar there: at an outbound of its Dataplane, or with redirection\n" +
+		"[ok]   mesh shop: nothing has come to other ports that STRICT would refuse" + known
 }
 
 func TestStrictLines(t *testing.T) {
@@ -104,6 +110,16 @@ func TestStrictLines(t *testing.T) {
 				"[ok]   mesh shop: nothing has come to other ports that STRICT would refuse" + known,
 			wantFail: true,
 		},
+		"programs on machines": {
+			found: &adminv1.CheckStrictResponse{Meshes: []*adminv1.StrictMesh{ofMesh(web(&adminv1.StrictSource{
+				Address: "10.0.0.8", Machine: true, Dataplanes: []string{"shop/db-1", "shop/web-1"}, Tally: tally(3, 0, 2*time.Hour, 2*time.Hour),
+			})), ofMesh(web(&adminv1.StrictSource{
+				Address: "10.0.0.9", Machine: true, Mesh: "shop", Dataplane: "vm-1", Workload: "vm", Tally: tally(2, 0, 2*time.Hour, 2*time.Hour),
+			})), ofMesh(web(&adminv1.StrictSource{Address: "127.0.0.1", Machine: true, Tally: tally(1, 0, 2*time.Hour, 2*time.Hour)}))}},
+			want: machineLines("3 requests", "10.0.0.8, a machine that several dataplanes share (shop/db-1, shop/web-1): one of them, or a program without a sidecar") +
+				machineLines("2 requests", "10.0.0.9, the machine of dataplane vm-1 of mesh shop, workload vm: its application, or a program without a sidecar") +
+				machineLines("1 request", "127.0.0.1, a loopback address: any program on the machine, or in the pod, of the proxy that got it"),
+		},
 		"mended": {
 			found: &adminv1.CheckStrictResponse{Meshes: []*adminv1.StrictMesh{ofMesh(web(&adminv1.StrictSource{Address: "10.0.0.7", Tally: tally(12, 0, 5*time.Hour, 3*time.Hour)}))}},
 			want: "[warn] mesh shop: workload /ns/shop/sa/web, port 8080 (service web_shop_svc_80): 12 requests in plain text, none for 3h\n" +
@@ -142,18 +158,15 @@ func TestStrictLines(t *testing.T) {
 				"[warn] mesh shop: dataplane old-1.shop, old-2.shop cannot tell what it gets: its agent of version 0.1.0 is too old to count plain text: restart it with a newer one\n" +
 				"[warn] mesh shop: dataplane gone-1.shop cannot tell what it gets: its agent is not connected\n" +
 				"[warn] mesh shop: 1 more proxies cannot tell what they get\n" +
-				"[ok]   mesh shop: nothing has come that STRICT would refuse, since 2026-11-27 14:59 (60s), as far as 6 of 9 proxies tell; what pods have got that are gone is known since then, for a day\n",
+				"[warn] mesh shop: nothing has come that STRICT would refuse, since 2026-11-27 14:59 (60s), as far as 6 of 9 proxies tell; what pods have got that are gone is known since then, for a day\n",
 			wantFail: true,
 		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			lines, err := strictLines(tc.found, localNow, defaultQuiet)
-			if err != nil {
-				t.Fatal(err)
-			}
+			lines := strictLines(tc.found, localNow, defaultQuiet)
 			var out bytes.Buffer
-			err = write(&out, lines, printer.Text)
+			err := write(&out, lines, printer.Text)
 			if diff := cmp.Diff(tc.want, out.String()); diff != "" {
 				t.Errorf("it prints (-want +got):\n%s", diff)
 			}

@@ -23,31 +23,25 @@ var (
 )
 
 // apiServer says whether the API server is new enough.
-func apiServer(f *facts) []Line {
-	const name = "API server"
+var apiServer = check{name: "API server", say: func(f *facts, l *lines) {
 	is, err := version.ParseGeneric(f.server)
 	switch {
 	case err != nil:
-		return []Line{{Name: name, Level: Warn, Text: fmt.Sprintf("its version %q is none of Kubernetes", f.server), Do: "make sure that it has what Kubernetes 1.29 has"}}
+		l.warn(fmt.Sprintf("its version %q is none of Kubernetes", f.server),
+			"make sure that it has what Kubernetes 1.29 has")
 	case is.LessThan(oldestKubernetes):
-		return []Line{{Name: name, Level: Fail, Text: f.server + " is older than Kubernetes 1.29, which Sonde needs", Do: "upgrade the cluster"}}
+		l.fail(f.server+" is older than Kubernetes 1.29, which Sonde needs", "upgrade the cluster")
 	case is.LessThan(policies):
-		return []Line{{
-			Name: name, Level: Warn, Text: f.server + " has no ValidatingAdmissionPolicies: the control plane gets no right to have pods made again after an outage, and writes no condition of pods",
-			Do: "upgrade the cluster to Kubernetes 1.30, or do without",
-		}}
+		l.warn(f.server+" has no ValidatingAdmissionPolicies: "+
+			"the control plane gets no right to have pods made again after an outage, and writes no condition of pods",
+			"upgrade the cluster to Kubernetes 1.30, or do without")
 	}
-	return []Line{{Name: name, Level: OK, Text: f.server}}
-}
+	l.ok(f.server)
+}}
 
 // kubelets says whether the kubelets are new enough, and of an architecture that there is an image for.
-func kubelets(f *facts) []Line {
-	const name = "kubelets"
-	if f.nodes.err != nil {
-		return []Line{unread(name, f.nodes.err)}
-	}
-	old, foreign := map[string][]string{}, map[string][]string{}
-	versions := map[string]bool{}
+var kubelets = check{"kubelets", (*facts).needsNodes, func(f *facts, l *lines) {
+	old, foreign, versions := map[string][]string{}, map[string][]string{}, map[string]bool{}
 	for _, n := range linuxNodes(f) {
 		info := n.Status.NodeInfo
 		versions[info.KubeletVersion] = true
@@ -58,33 +52,17 @@ func kubelets(f *facts) []Line {
 			foreign[info.Architecture] = append(foreign[info.Architecture], n.Name)
 		}
 	}
-	var lines []Line
-	if len(old) > 0 {
-		lines = append(lines, Line{
-			Name: name, Level: Fail, Text: "older than Kubernetes 1.29, which has native sidecars: an injected pod would not start there", Notes: nodesBy(old),
-			Do: "upgrade these nodes, or install with --set config.runtime.kubernetes.injector.sidecarForm=container",
-		})
-	}
-	if len(foreign) > 0 {
-		lines = append(lines, Line{
-			Name: name, Level: Warn, Text: "there is no image of Sonde for some nodes: an injected pod would not start there", Notes: nodesBy(foreign),
-			Do: "keep injected pods from these nodes, by a nodeSelector with kubernetes.io/arch: amd64",
-		})
-	}
-	if len(lines) == 0 {
-		lines = append(lines, Line{Name: name, Level: OK, Text: printer.Plural(len(linuxNodes(f)), "node") + few(slices.Sorted(maps.Keys(versions)))})
-	}
-	return lines
-}
+	l.failOf(nodesBy(old), "older than Kubernetes 1.29, which has native sidecars: an injected pod would not start there",
+		"upgrade these nodes, or install with --set config.runtime.kubernetes.injector.sidecarForm=container")
+	l.warnOf(nodesBy(foreign), "there is no image of Sonde for some nodes: an injected pod would not start there",
+		"keep injected pods from these nodes, by a nodeSelector with kubernetes.io/arch: amd64")
+	faultyKubelets(l, linuxNodes(f))
+	l.ok(printer.Plural(len(linuxNodes(f)), "node") + few(slices.Sorted(maps.Keys(versions))))
+}}
 
 // kernels says whether the kernels of nodes have what the sidecar needs, as far as their version says it.
-func kernels(f *facts) []Line {
-	const name = "kernels"
-	if f.nodes.err != nil {
-		return []Line{unread(name, f.nodes.err)}
-	}
-	old := map[string][]string{}
-	versions := map[string]bool{}
+var kernels = check{"kernels", (*facts).needsNodes, func(f *facts, l *lines) {
+	old, versions := map[string][]string{}, map[string]bool{}
 	for _, n := range linuxNodes(f) {
 		is := n.Status.NodeInfo.KernelVersion
 		versions[is] = true
@@ -92,14 +70,11 @@ func kernels(f *facts) []Line {
 			old[is] = append(old[is], n.Name)
 		}
 	}
-	if len(old) > 0 {
-		return []Line{{
-			Name: name, Level: Fail, Text: "older than Linux 5.10, which the agent needs to follow its Envoy: an injected pod would not start there", Notes: nodesBy(old),
-			Do: "upgrade the kernel of these nodes, or keep injected pods from them",
-		}}
-	}
-	return []Line{{Name: name, Level: OK, Text: printer.Plural(len(linuxNodes(f)), "node") + few(slices.Sorted(maps.Keys(versions)))}}
-}
+	l.failOf(nodesBy(old),
+		"older than Linux 5.10, which the agent needs to follow its Envoy: an injected pod would not start there",
+		"upgrade the kernel of these nodes, or keep injected pods from them")
+	l.ok(printer.Plural(len(linuxNodes(f)), "node") + few(slices.Sorted(maps.Keys(versions))))
+}}
 
 // linuxNodes returns the nodes that injected pods may run on, and whose kubelets have said what they are.
 func linuxNodes(f *facts) []corev1.Node {

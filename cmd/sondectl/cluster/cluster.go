@@ -4,7 +4,8 @@ package cluster
 
 import (
 	"cmp"
-	"fmt"
+	"context"
+	"net"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -33,6 +34,8 @@ type Options struct {
 	Context string
 	// Namespace of the control plane. Default: DefaultNamespace, where no other has one.
 	Namespace string
+	// Dial connects to the API server. Default: that of client-go.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 // Add adds the flags.
@@ -54,18 +57,7 @@ type Cluster struct {
 }
 
 // Open reads the kubeconfig. Nothing is asked. The error wraps ErrNoKubeconfig if there is none.
-func Open(o Options) (*Cluster, error) {
-	l, err := o.load(FlagContext)
-	if err != nil {
-		return nil, err
-	}
-	l.config.Timeout = requestTimeout
-	client, err := kubernetes.NewForConfig(l.config)
-	if err != nil {
-		return nil, fmt.Errorf("make client of the API server: %w", err)
-	}
-	return &Cluster{Config: l.config, Client: client, namespace: o.Namespace, context: l.context, objects: l.namespace}, nil
-}
+func Open(o Options) (*Cluster, error) { return o.open(FlagContext, requestTimeout) }
 
 // Namespace returns the one in which the caller means the control plane to be.
 func (c *Cluster) Namespace() string { return cmp.Or(c.namespace, DefaultNamespace) }

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
-	"k8s.io/client-go/rest"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
@@ -24,14 +24,9 @@ const objectsTimeout = 30 * time.Second
 // ErrNoKubeconfig says that there is no kubeconfig, and the program runs in no pod.
 var ErrNoKubeconfig = errors.New("there is no kubeconfig")
 
-// loaded is what a kubeconfig says.
-type loaded struct {
-	config             *rest.Config
-	context, namespace string // context is "" in a pod
-}
-
-// load reads the kubeconfig. Nothing is asked. contextFlag is the flag that has o.Context, for errors.
-func (o Options) load(contextFlag string) (loaded, error) {
+// open reads the kubeconfig. Nothing is asked. contextFlag is the flag that has o.Context, for errors, and timeout limits each
+// request.
+func (o Options) open(contextFlag string, timeout time.Duration) (*Cluster, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = o.Kubeconfig
 	loading := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: o.Context})
@@ -40,25 +35,29 @@ func (o Options) load(contextFlag string) (loaded, error) {
 	}
 	raw, err := loading.RawConfig()
 	if err != nil {
-		return loaded{}, explain(err)
+		return nil, explain(err)
 	}
 	where := strings.Join(rules.GetLoadingPrecedence(), ", ")
 	if err := checkContext(&raw, contextFlag, o.Context, where); err != nil {
-		return loaded{}, err
+		return nil, err
 	}
 	config, err := loading.ClientConfig()
 	if clientcmd.IsEmptyConfig(err) {
-		return loaded{}, fmt.Errorf("%w in %s", ErrNoKubeconfig, where)
+		return nil, fmt.Errorf("%w in %s", ErrNoKubeconfig, where)
 	}
 	if err != nil {
-		return loaded{}, explain(err)
+		return nil, explain(err)
 	}
 	namespace, _, err := loading.Namespace()
 	if err != nil {
-		return loaded{}, explain(err)
+		return nil, explain(err)
 	}
-	config.UserAgent = "sondectl"
-	return loaded{config, cmp.Or(o.Context, raw.CurrentContext), namespace}, nil
+	config.UserAgent, config.Dial, config.Timeout = "sondectl", o.Dial, timeout
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("make client of the API server: %w", err)
+	}
+	return &Cluster{config, client, o.Namespace, cmp.Or(o.Context, raw.CurrentContext), namespace}, nil
 }
 
 // checkContext returns an error if a context is named that is not there, or none is although there are some.
@@ -117,16 +116,14 @@ func (o *Objects) AddNamespace(flags *pflag.FlagSet, of string) {
 // NamespaceIn returns the namespace in a cluster that is open.
 func (o *Objects) NamespaceIn(c *Cluster) string { return cmp.Or(o.namespace, c.objects) }
 
-// Load reads the kubeconfig, and returns how to reach the API server, and the namespace. The error wraps ErrNoKubeconfig if there is none.
-func (o *Objects) Load() (config *rest.Config, namespace string, err error) {
-	in, flag := *o.In, FlagContext
+// Open returns the cluster, and the namespace in it. The error wraps ErrNoKubeconfig if there is none.
+func (o *Objects) Open() (in *Cluster, namespace string, err error) {
+	of, flag := *o.In, FlagContext
 	if o.context != "" {
-		in.Context, flag = o.context, FlagObjectsContext
+		of.Context, flag = o.context, FlagObjectsContext
 	}
-	l, err := in.load(flag)
-	if err != nil {
+	if in, err = of.open(flag, objectsTimeout); err != nil {
 		return nil, "", err
 	}
-	l.config.Timeout = objectsTimeout
-	return l.config, cmp.Or(o.namespace, l.namespace), nil
+	return in, o.NamespaceIn(in), nil
 }

@@ -8,12 +8,14 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/internal/podspec"
 )
 
 // Labels of the chart's pods with a control plane.
@@ -105,27 +107,49 @@ func (c *Cluster) none(ctx context.Context) error {
 		namespace, c.Config.Host, is, FlagNamespace))
 }
 
-// ready returns the names of the replicas that are Ready, in no order, so that callers spread over them. The error says why none is.
-func (p Plane) ready() ([]string, error) {
-	var ready, problems []string
+// replica is a candidate to connect to.
+type replica struct {
+	pod string
+	// lost is why it is not Ready, "" if it is.
+	lost string
+}
+
+// answering returns the Ready replicas in random order, so that callers spread over them, then the replicas on lost nodes: the API server may reach
+// a kubelet that does not reach it. The error explains why there are none.
+func (p Plane) answering(nodes map[string]*corev1.Node) ([]replica, error) {
+	var ready, lost []replica
+	var problems []string
 	for i := range p.Replicas {
 		pod := &p.Replicas[i]
-		if problem := NotReady(pod); problem != "" {
+		switch problem := NotReady(pod, nodes[pod.Spec.NodeName]); {
+		case problem == "":
+			ready = append(ready, replica{pod: pod.Name})
+		case Lost(pod):
+			lost = append(lost, replica{pod.Name, problem})
+		default:
 			problems = append(problems, pod.Name+" ("+problem+")")
-			continue
 		}
-		ready = append(ready, pod.Name)
 	}
-	if len(ready) == 0 {
+	if len(ready)+len(lost) == 0 {
 		slices.Sort(problems)
 		return nil, unreachable(fmt.Errorf("no replica of the control plane in namespace %q is Ready: %s", p.Namespace, strings.Join(problems, ", ")))
 	}
 	rand.Shuffle(len(ready), func(i, j int) { ready[i], ready[j] = ready[j], ready[i] }) //nolint:gosec // which replica it is matters to nobody
-	return ready, nil
+	return append(ready, lost...), nil
 }
 
-// NotReady returns why a pod is not Ready, "" if it is.
-func NotReady(p *corev1.Pod) string {
+// Lost reports whether the API server has lost the pod's node: the node controller writes the condition Ready alone, and leaves ContainersReady True.
+// The pod may still run.
+func Lost(p *corev1.Pod) bool {
+	return len(p.Spec.ReadinessGates) == 0 && podspec.Has(p, corev1.ContainersReady, corev1.ConditionTrue) &&
+		podspec.Has(p, corev1.PodReady, corev1.ConditionFalse)
+}
+
+// NotReady returns why a pod is not Ready, "" if it is. node is the node of a Lost pod, nil if unknown.
+func NotReady(p *corev1.Pod, node *corev1.Node) string {
+	if Lost(p) {
+		return lostNode(p.Spec.NodeName, node)
+	}
 	if p.DeletionTimestamp != nil {
 		return "it is being deleted"
 	}
@@ -146,4 +170,32 @@ func NotReady(p *corev1.Pod) string {
 		return "its readiness probe fails"
 	}
 	return "phase " + string(cmp.Or(p.Status.Phase, corev1.PodPending))
+}
+
+// lostNode returns why the node controller has marked a pod, by the node's condition.
+func lostNode(name string, node *corev1.Node) string {
+	text := "the API server has lost its node " + name
+	if node == nil {
+		return text
+	}
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
+			return fmt.Sprintf("%s: its condition Ready is %s since %s: %s", text, c.Status, c.LastTransitionTime.UTC().Format(time.RFC3339), strings.TrimSuffix(c.Reason+": "+c.Message, ": "))
+		}
+	}
+	return text + ", which is back"
+}
+
+// lostNodes returns the nodes of the Lost replicas, without the ones that the caller may not get.
+func (c *Cluster) lostNodes(ctx context.Context, p Plane) map[string]*corev1.Node {
+	nodes := map[string]*corev1.Node{}
+	for i := range p.Replicas {
+		pod := &p.Replicas[i]
+		if name := pod.Spec.NodeName; Lost(pod) && nodes[name] == nil {
+			if node, err := c.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{}); err == nil {
+				nodes[name] = node
+			}
+		}
+	}
+	return nodes
 }

@@ -18,6 +18,8 @@ import (
 const (
 	// connectTimeout limits all that comes before the first call: the API server may have to be asked several times, and a replica may be lost.
 	connectTimeout = 30 * time.Second
+	// forwardTimeout limits the forward to one replica, so that another one can be tried.
+	forwardTimeout = 10 * time.Second
 	// maxReason is how much is shown of why a connection is lost, in bytes: container runtimes name all that they have tried.
 	maxReason = 300
 )
@@ -26,13 +28,16 @@ const (
 type Session struct {
 	// Address is a local port, host:port, which is forwarded to Pod in Namespace.
 	Address, Namespace, Pod string
+	// NotReady is why the replica is not Ready, "" if it is: what it says may be old.
+	NotReady string
 
 	cluster *Cluster
 	forward *forward
 	tokens  *tokens
 }
 
-// Connect finds a replica that is Ready, and forwards a port to it. Close has to be called. Errors are for users, with exit codes.
+// Connect finds a replica that is Ready, or else one whose node the API server has lost, and forwards a port to it. Close has to be called. Errors are for
+// users, with exit codes.
 func (c *Cluster) Connect(ctx context.Context) (*Session, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
@@ -40,25 +45,43 @@ func (c *Cluster) Connect(ctx context.Context) (*Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	replicas, err := p.ready()
+	replicas, err := p.answering(c.lostNodes(ctx, p))
 	if err != nil {
 		return nil, err
 	}
+	to, f, err := c.firstThatAnswers(ctx, p.Namespace, replicas, c.forward)
+	if err != nil {
+		return nil, err
+	}
+	return &Session{
+		Address: f.address, Namespace: p.Namespace, Pod: to.pod, NotReady: to.lost, cluster: c, forward: f, tokens: newTokens(c.Client.CoreV1().ServiceAccounts(p.Namespace)),
+	}, nil
+}
+
+// firstThatAnswers forwards a port to the first replica to which that can be done.
+func (c *Cluster) firstThatAnswers(ctx context.Context, namespace string, replicas []replica, to func(ctx context.Context, namespace, pod string) (*forward, error)) (replica, *forward, error) {
 	var errs []error
-	for _, pod := range replicas {
-		f, err := c.forward(ctx, p.Namespace, pod)
+	for _, r := range replicas {
+		one, cancel := context.WithTimeout(ctx, forwardTimeout)
+		f, err := to(one, namespace, r.pod)
+		slow := one.Err() != nil && ctx.Err() == nil
+		cancel()
 		if err == nil {
-			return &Session{
-				Address: f.address, Namespace: p.Namespace, Pod: pod, cluster: c, forward: f, tokens: newTokens(c.Client.CoreV1().ServiceAccounts(p.Namespace)),
-			}, nil
+			return r, f, nil
 		}
-		err = c.Explain(fmt.Sprintf("forward a port to pod %s in namespace %s", pod, p.Namespace), err)
+		doing := fmt.Sprintf("forward a port to pod %s in namespace %s", r.pod, namespace)
+		if err = c.Explain(doing, err); slow {
+			err = unreachable(fmt.Errorf("%s: no connection within %s", doing, forwardTimeout))
+		}
+		if r.lost != "" {
+			err = fmt.Errorf("%w (%s)", err, r.lost)
+		}
 		if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) || ctx.Err() != nil {
-			return nil, err // the others would say the same
+			return replica{}, nil, err // the others would say the same
 		}
 		errs = append(errs, err)
 	}
-	return nil, errors.Join(errs...)
+	return replica{}, nil, errors.Join(errs...)
 }
 
 // Roots reads the CAs of the control plane, which the leader has published. They are for one connection: a rotation replaces them.

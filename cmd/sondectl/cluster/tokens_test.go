@@ -14,7 +14,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
 
-// clocked is an API server whose clock differs from that of this machine. test/kube has a real one, with the same clock.
+// clocked is an API server whose clock differs from that of this machine. test/real/kube has a real one, with the same clock.
 type clocked struct {
 	ahead, life time.Duration // life is 0 for as long as is asked for
 	made        int
@@ -34,7 +34,7 @@ func (c *clocked) CreateToken(_ context.Context, _ string, r *authenticationv1.T
 }
 
 // advance moves the clock of a bubble.
-func advance(d time.Duration) { time.Sleep(d) } //nolint:forbidigo // the time of a bubble
+func advance(d time.Duration) { time.Sleep(d) }
 
 // A token is used for as long as it is good, whatever the clock of this machine says, and no longer.
 func TestTokensAreRenewed(t *testing.T) {

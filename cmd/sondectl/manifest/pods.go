@@ -53,11 +53,32 @@ func FindPods(m Document) (Object, []Pod, error) {
 	return o, pods, err
 }
 
+// follow returns the object at a path, and the one that it is in.
+func follow(o Object, path []string) (parent, found Object, err error) {
+	parent, found = o, o
+	for i, key := range path {
+		parent = found
+		if err := misspelt(parent, strings.Join(path[:i], "."), key); err != nil {
+			return nil, nil, err
+		}
+		var ok bool
+		if found, ok = parent[key].(Object); !ok {
+			return nil, nil, fmt.Errorf("%s: must be an object", strings.Join(path[:i+1], "."))
+		}
+	}
+	return parent, found, nil
+}
+
 // PodsIn returns the pods in an object, or in the items of a List.
 func PodsIn(place string, o Object) ([]Pod, error) {
 	apiVersion, _ := o["apiVersion"].(string)
 	kind, _ := o["kind"].(string)
 	if kind == "" || apiVersion == "" {
+		for _, key := range []string{"kind", "apiVersion"} {
+			if err := misspelt(o, "", key); err != nil {
+				return nil, WithPlace(place, err)
+			}
+		}
 		return nil, WithPlace(place, errors.New("kind or apiVersion is missing"))
 	}
 	if of, isList := strings.CutSuffix(kind, "List"); isList && mayHavePods(apiVersion, of) {
@@ -74,12 +95,12 @@ func PodsIn(place string, o Object) ([]Pod, error) {
 			place += " " + name
 		}
 	}
-	parent, found := o, o
-	for i, key := range path {
-		parent = found
-		if found, ok = parent[key].(Object); !ok {
-			return nil, WithPlace(place, fmt.Errorf("%s: must be an object", strings.Join(path[:i+1], ".")))
-		}
+	parent, found, err := follow(o, path)
+	if err != nil {
+		return nil, WithPlace(place, err)
+	}
+	if err := misspeltContainers(found, strings.Join(path, ".")); err != nil {
+		return nil, WithPlace(place, err)
 	}
 	body, err := json.Marshal(found)
 	if err != nil {
@@ -96,6 +117,28 @@ func PodsIn(place string, o Object) ([]Pod, error) {
 		p.Replace = func(with Object) { parent[path[len(path)-1]] = with }
 	}
 	return []Pod{p}, nil
+}
+
+// misspelt returns an error for a field of the object at a path whose name is near to that of one that the object lacks, nil if there is none.
+func misspelt(o Object, path, lacks string) error {
+	if _, has := o[lacks]; has {
+		return nil
+	}
+	for _, name := range slices.Sorted(maps.Keys(o)) {
+		if near, _ := mesh.Nearest(name, []string{lacks, "initContainers", "ephemeralContainers"}); near == lacks {
+			return &mesh.FieldError{Field: strings.TrimPrefix(path+"."+name, "."), Allowed: mesh.UnknownField(name, []string{lacks})}
+		}
+	}
+	return nil
+}
+
+// misspeltContainers is misspelt for what each pod must have.
+func misspeltContainers(pod Object, path string) error {
+	if err := misspelt(pod, path, "spec"); err != nil {
+		return err
+	}
+	spec, _ := pod["spec"].(Object)
+	return misspelt(spec, strings.TrimPrefix(path+".spec", "."), "containers")
 }
 
 // MisplacedSwitch returns the label or annotation of a workload that disables injection, with its value, "" if there is none. It belongs to

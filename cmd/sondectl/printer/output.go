@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
-	"fmt"
 	"io"
 	"slices"
 	"strings"
@@ -39,6 +38,19 @@ func AddFormat(cmd *cobra.Command, among ...Format) *settings.Choice[Format] {
 	return f
 }
 
+// Write writes v as JSON or YAML, or in any other format the text that text writes.
+func Write(out *bytes.Buffer, f Format, v any, text func()) error {
+	switch f {
+	case JSON:
+		return WriteJSON(out, v)
+	case YAML:
+		return WriteYAML(out, v)
+	default:
+		text()
+		return nil
+	}
+}
+
 // WriteJSON writes v as indented JSON.
 func WriteJSON(w io.Writer, v any) error {
 	encoder := json.NewEncoder(w)
@@ -47,13 +59,12 @@ func WriteJSON(w io.Writer, v any) error {
 	return encoder.Encode(v)
 }
 
-// MessageJSON encodes a message of the API as a document, including empty and false fields.
-func MessageJSON(m proto.Message) (json.RawMessage, error) {
-	body, err := protojson.MarshalOptions{EmitDefaultValues: true}.Marshal(m)
-	if err != nil {
-		return nil, fmt.Errorf("encode an answer: %w", err)
-	}
-	return body, nil
+// Message is a message of the API as a document, which includes empty and false fields.
+type Message struct{ proto.Message }
+
+// MarshalJSON implements json.Marshaler.
+func (m Message) MarshalJSON() ([]byte, error) {
+	return protojson.MarshalOptions{EmitDefaultValues: true}.Marshal(m.Message)
 }
 
 // WriteYAML writes v as YAML, by way of its JSON and in the order of it, except that scalar fields come first: otherwise the
@@ -146,15 +157,26 @@ type Row struct {
 const maxWidth = 64
 
 // WriteTable writes a table with aligned columns.
-func WriteTable(w io.Writer, header []string, rows []Row) error {
-	return (&Columns{}).Write(w, append([]Row{{Cells: header}}, rows...))
+func WriteTable(out *bytes.Buffer, header []string, rows []Row) {
+	(&Columns{}).Write(out, append([]Row{{Cells: header}}, rows...))
 }
+
+// Facts are lines of a name and a text each.
+type Facts struct{ rows []Row }
+
+// Add adds a line.
+func (f *Facts) Add(name, text string) {
+	f.rows = append(f.rows, Row{Cells: []string{name + ":", text}})
+}
+
+// Write writes the lines, with the texts below each other.
+func (f *Facts) Write(out *bytes.Buffer) { (&Columns{}).Write(out, f.rows) }
 
 // Columns are the widths of the columns of a table that is written in parts. They only grow.
 type Columns struct{ widths []int }
 
 // Write writes rows. An empty cell is "-", so that each row has as many words as columns.
-func (c *Columns) Write(w io.Writer, rows []Row) error {
+func (c *Columns) Write(out *bytes.Buffer, rows []Row) {
 	clean := make([][]string, len(rows))
 	for i, r := range rows {
 		for at, cell := range r.Cells {
@@ -167,7 +189,6 @@ func (c *Columns) Write(w io.Writer, rows []Row) error {
 			}
 		}
 	}
-	var out bytes.Buffer
 	for i, r := range rows {
 		var line strings.Builder
 		for at, cell := range clean[i] {
@@ -178,6 +199,4 @@ func (c *Columns) Write(w io.Writer, rows []Row) error {
 			out.WriteString("  " + OneLine(note) + "\n")
 		}
 	}
-	_, err := w.Write(out.Bytes())
-	return err
 }

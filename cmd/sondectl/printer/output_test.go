@@ -63,9 +63,7 @@ func TestWriteTable(t *testing.T) {
 		{Cells: []string{"ä", "", "last"}},
 		{Cells: []string{"longer", "x\ty\x1b[1m", ""}, Notes: []string{"why:\nbecause"}},
 	}
-	if err := WriteTable(&out, []string{"A", "B", "C"}, rows); err != nil {
-		t.Fatal(err)
-	}
+	WriteTable(&out, []string{"A", "B", "C"}, rows)
 	want := "A        B         C\nä        -         last\nlonger   x y [1m   -\n  why: because\n"
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Errorf("writeTable() (-want +got):\n%s", diff)
@@ -81,9 +79,7 @@ func TestHostileTable(t *testing.T) {
 		{Cells: []string{"default", strings.Repeat("y", maxWidth), "0/0"}},
 	}
 	var out bytes.Buffer
-	if err := WriteTable(&out, []string{"MESH", "NAME", "ENDPOINTS"}, rows); err != nil {
-		t.Fatal(err)
-	}
+	WriteTable(&out, []string{"MESH", "NAME", "ENDPOINTS"}, rows)
 	pad := strings.Repeat(" ", maxWidth)
 	want := "MESH      NAME" + pad[4:] + "   ENDPOINTS\n" +
 		"default   " + long + "   1/2\n" +
@@ -91,5 +87,16 @@ func TestHostileTable(t *testing.T) {
 		"default   " + strings.Repeat("y", maxWidth) + "   0/0\n"
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Errorf("writeTable() (-want +got):\n%s", diff)
+	}
+}
+
+func TestEscape(t *testing.T) {
+	var out bytes.Buffer
+	text := "\x1b[31mred\ttab\u009b1m\xff\u202e\n"
+	if n, err := (escaping{&out}).Write([]byte(text)); n != len(text) || err != nil {
+		t.Errorf("Write() = %d, %v, want %d", n, err, len(text))
+	}
+	if want := `\u001b[31mred` + "\t" + `tab\u009b1m\xff\u202e` + "\n"; out.String() != want {
+		t.Errorf("a terminal gets %q, want %q", out.String(), want)
 	}
 }

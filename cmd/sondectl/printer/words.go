@@ -9,10 +9,21 @@ import (
 
 // Plural returns "1 error" or "2 errors".
 func Plural(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
+	if n != 1 {
+		noun = PluralOf(noun)
 	}
-	return fmt.Sprintf("%d %ss", n, noun)
+	return fmt.Sprintf("%d %s", n, noun)
+}
+
+// PluralOf returns the plural of a noun.
+func PluralOf(noun string) string {
+	switch stem, isY := strings.CutSuffix(noun, "y"); {
+	case isY && !strings.HasSuffix(stem, "a"): // not of gateway
+		return stem + "ies"
+	case strings.HasSuffix(noun, "s") || strings.HasSuffix(noun, "ch") || strings.HasSuffix(noun, "sh"):
+		return noun + "es"
+	}
+	return noun + "s"
 }
 
 // LastLine returns the last line of a text that is not empty.

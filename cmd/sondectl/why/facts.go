@@ -93,11 +93,7 @@ func (f *Facts) eventThat(is func(*Event) bool) *Event {
 
 // condition returns a condition of the pod, nil if it has none of that type.
 func (f *Facts) condition(kind corev1.PodConditionType) *corev1.PodCondition {
-	i := slices.IndexFunc(f.Pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == kind })
-	if i < 0 {
-		return nil
-	}
-	return &f.Pod.Status.Conditions[i]
+	return podspec.Condition(f.Pod, kind)
 }
 
 // container is one of a pod, with its state.

@@ -157,6 +157,17 @@ func tell(f *why.Facts, reason, part, note string) {
 	f.Events = append([]why.Event{{Reason: reason, Note: note, Part: part, At: start.Add(9 * time.Minute)}}, f.Events...)
 }
 
+// drainAll has the pod's endpoints of services drain, and none other be ready.
+func drainAll(f *why.Facts, services ...string) {
+	f.Plane.Services = nil
+	for _, name := range services {
+		f.Plane.Services = append(f.Plane.Services, &adminv1.Service{Name: name, Endpoints: []*adminv1.Endpoint{
+			{Address: "10.0.0.7:8080", Dataplane: "web-1.shop", Health: adminv1.Endpoint_DRAINING, GetsTraffic: true},
+			{Address: "10.0.0.8:8080", Dataplane: "web-2.shop", Health: adminv1.Endpoint_DRAINING, GetsTraffic: true},
+		}})
+	}
+}
+
 // uninjected takes the pod out of the mesh.
 func uninjected(f *why.Facts) {
 	was := f.Pod

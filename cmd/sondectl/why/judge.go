@@ -14,7 +14,7 @@ import (
 
 // stages judge one after the other, in the order of a pod's life. Each sees what those before it have found.
 var stages = []func(*Facts, []Finding) []Finding{
-	admission, scheduling, starting, joining, listening, checking, gates, restarts, endpoints, drains, held, frozen,
+	admission, scheduling, starting, joining, listening, calling, checking, gates, restarts, endpoints, drains, held, frozen,
 }
 
 // Judge says what the facts mean. It has no effect, and asks nobody.
@@ -30,6 +30,7 @@ func Judge(f *Facts) *Report {
 	if !f.ready() && f.Pod.DeletionTimestamp == nil && !slices.ContainsFunc(r.Findings, func(o Finding) bool { return o.Keeps == FromReady }) {
 		r.Findings = append(r.Findings, notReady(f))
 	}
+	f.serveNevertheless(r.Findings)
 	r.State = f.state(r.Findings)
 	r.summarise(f)
 	return r
@@ -37,8 +38,7 @@ func Judge(f *Facts) *Report {
 
 // ready reports whether the pod is Ready.
 func (f *Facts) ready() bool {
-	c := f.condition(corev1.PodReady)
-	return c != nil && c.Status == corev1.ConditionTrue
+	return podspec.Has(f.Pod, corev1.PodReady, corev1.ConditionTrue)
 }
 
 // notReady is for a pod of which nothing is known but that it is not Ready.
@@ -63,7 +63,7 @@ func (f *Facts) state(all []Finding) State {
 		return NotInMesh
 	case has(FromReady), has(FromTraffic):
 		return NoTraffic
-	case has(FromNew):
+	case has(FromNew), has(FromPreference):
 		return Draining
 	}
 	return Ready
@@ -89,7 +89,7 @@ func (r *Report) summarise(f *Facts) {
 	}
 	found := &r.Findings[i]
 	heads := map[Keeps]string{
-		FromMesh: "is not in the mesh", FromReady: "is not Ready", FromTraffic: "gets no traffic", FromNew: "gets no new traffic",
+		FromMesh: "is not in the mesh", FromReady: "is not Ready", FromTraffic: "gets no traffic", FromNew: "gets no new traffic", FromPreference: "drains",
 	}
 	fmt.Fprintf(&b, "%s %s%s: %s.", f.Object(), heads[found.Keeps], r.since(found.Since), found.Text)
 	if r.State == NotReady && found.Keeps != FromReady {

@@ -2,11 +2,13 @@ package why
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/internal/podcause"
 )
@@ -33,6 +35,60 @@ func drains(f *Facts, _ []Finding) []Finding {
 		r.Since, r.Evidence = at(e.At), withEvents(r.Evidence, e)
 	}
 	return append(all, r)
+}
+
+// Nevertheless returns why a draining endpoint gets traffic, "" for any other endpoint.
+func Nevertheless(s *adminv1.Service, e *adminv1.Endpoint) string {
+	switch {
+	case e.GetHealth() != adminv1.Endpoint_DRAINING || !e.GetGetsTraffic():
+		return ""
+	case s.GetHeadless():
+		return "callers of service " + s.GetName() + " reach each endpoint at its own address"
+	case s.GetLocal():
+		return "no endpoint of service " + s.GetName() + " on its node is ready"
+	}
+	return "no endpoint of service " + s.GetName() + " is ready"
+}
+
+// serveNevertheless adds to what keeps a pod from new traffic whether it gets it nevertheless.
+func (f *Facts) serveNevertheless(all []Finding) {
+	why, ofAll := f.servedNevertheless()
+	for i := range all {
+		r := &all[i]
+		switch {
+		case r.Keeps != FromNew:
+		case f.Plane == nil:
+			r.Text += "; whether it gets it nevertheless, since no other endpoint is ready, could not be asked"
+		case len(why) > 0:
+			r.Keeps = FromPreference
+			r.Text += "; it gets traffic nevertheless"
+			if !ofAll {
+				r.Text += ", but not of all services"
+			}
+			r.Text += ": " + mesh.Few(why)
+		}
+	}
+}
+
+// servedNevertheless returns why the pod gets traffic of services though it drains, and whether it does of all that have it.
+func (f *Facts) servedNevertheless() (why []string, ofAll bool) {
+	if f.Plane == nil {
+		return nil, false
+	}
+	ofAll = true
+	for _, s := range f.Plane.Services {
+		for _, e := range s.GetEndpoints() {
+			if e.GetDataplane() != f.dataplane() || e.GetHealth() != adminv1.Endpoint_DRAINING {
+				continue
+			}
+			text := Nevertheless(s, e)
+			ofAll = ofAll && text != ""
+			if text != "" && !slices.Contains(why, text) {
+				why = append(why, text)
+			}
+		}
+	}
+	return why, ofAll
 }
 
 // terminating is for a pod that is being deleted, which has to end by a time.

@@ -3,6 +3,7 @@ package why
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/describe"
 	"github.com/sonde-mesh/sonde/internal/podcause"
 )
 
@@ -38,7 +40,38 @@ func joining(f *Facts, _ []Finding) []Finding {
 		}
 		return []Finding{{Cause: Cause(event.Reason), Keeps: FromReady, Text: event.Note, Since: at(started), Evidence: []Evidence{ofEvent(event)}}}
 	}
+	if since := expired(f.Plane.Proxy, f.Now); since != nil {
+		return []Finding{{
+			Cause: "CertificateExpired", Keeps: FromNew, Text: "its certificate has expired, and callers in the mesh refuse it", Since: since, Do: logsOf(f, c.Name),
+			Evidence: []Evidence{{Of: controlPlane, Says: "its certificate has expired", At: since}},
+		}}
+	}
+	if r := uncounted(f, c, event); r != nil {
+		return r
+	}
 	return phase(f, c, event)
+}
+
+// uncounted judges a pod that has no place in its namespace's share of the control plane's memory, and returns nil for any other. asks is the event of its agent.
+func uncounted(f *Facts, c container, asks *Event) []Finding {
+	p, told := f.Plane.Proxy, f.event(podcause.BeyondBounds, "")
+	says := p.GetAgentState().GetRefusal()
+	if says == "" && told != nil {
+		says = told.Note
+	}
+	i := strings.Index(says, podcause.NotCounted)
+	if p.GetKnown() || i < 0 {
+		return nil
+	}
+	r := Finding{
+		Cause: podcause.BeyondBounds, Keeps: FromReady, Text: "it " + says[i:], Since: at(timeOf(p.GetAgentState().GetSince())),
+		Do: "Delete pods of the namespace that are not needed, or give the control plane more memory (docs/kubernetes.md#bounds)",
+	}
+	if c.status.Ready {
+		r.Keeps = FromTraffic
+	}
+	r.Evidence = withEvents([]Evidence{{Of: controlPlane, Says: cmp.Or(p.GetAgentState().GetRefusal(), "no Dataplane of that name"), At: r.Since}}, told, asks)
+	return []Finding{r}
 }
 
 // phase judges what the control plane knows of an agent that runs. event says that its join was refused, nil for nothing.
@@ -106,6 +139,15 @@ func away(p *adminv1.Proxy, r Finding) []Finding {
 	return []Finding{r}
 }
 
+// expired returns since when the certificate that an agent uses has expired, nil if it has not.
+func expired(p *adminv1.Proxy, now time.Time) *time.Time {
+	expires := p.GetAgent().GetCertificateExpires()
+	if expires == nil || now.Before(expires.AsTime()) {
+		return nil
+	}
+	return at(expires.AsTime())
+}
+
 // argument returns the value of an argument of a container, "an address that it does not name" without one.
 func argument(c container, begin string) string {
 	for _, a := range c.Args {
@@ -122,20 +164,37 @@ func listening(f *Facts, _ []Finding) []Finding {
 		return refusedByEvents(f)
 	}
 	var all []Finding
-	for _, stream := range f.Plane.Proxy.GetStreams() {
-		for _, t := range stream.GetTypes() {
-			for _, nack := range t.GetNacks() {
-				all = append(all, refusal(f, t.GetKind(), nack))
-			}
-		}
+	for kind, nack := range describe.Nacks(f.Plane.Proxy) {
+		all = append(all, refusal(f, kind, nack))
 	}
 	return all
 }
 
+// calling judges at which outbounds the applications call in vain. What Envoy refuses, listening says.
+func calling(f *Facts, before []Finding) []Finding {
+	if f.Plane == nil || f.Plane.Proxy.GetAgentState().GetPhase() != adminv1.AgentState_CONNECTED {
+		return nil
+	}
+	var all []Finding
+	for _, o := range f.Plane.Dataplane.GetOutbounds() {
+		if o.GetHealth() != adminv1.Endpoint_NOT_READY || slices.ContainsFunc(before, func(r Finding) bool { return r.Cause == refused && strings.Contains(r.Text, o.GetAddress()) }) {
+			continue
+		}
+		all = append(all, Finding{
+			Cause: "OutboundNotReady", Text: fmt.Sprintf("calls of its containers fail, or reach another program: outbound %s: %s", describe.Outbound(o), o.GetReason()), Since: at(timeOf(o.GetSince())),
+			Evidence: []Evidence{{Of: controlPlane, Says: "outbound " + describe.Outbound(o) + " is not ready: " + o.GetReason(), At: at(timeOf(o.GetSince()))}},
+		})
+	}
+	return all
+}
+
+// refused is the cause of a resource that Envoy refuses, and that keeps the pod from nothing by itself.
+const refused Cause = "ConfigurationRefused"
+
 // refusal is for one resource that Envoy has refused.
 func refusal(f *Facts, kind string, nack *adminv1.Nack) Finding {
 	r := Finding{
-		Cause: "ConfigurationRefused", Text: fmt.Sprintf("its Envoy refuses %s %s, and keeps what it had: %s", kind, nack.GetResource(), nack.GetReason()), Since: at(timeOf(nack.GetAt())),
+		Cause: refused, Text: fmt.Sprintf("its Envoy refuses %s %s, and keeps what it had: %s", kind, nack.GetResource(), nack.GetReason()), Since: at(timeOf(nack.GetAt())),
 		Evidence: []Evidence{{Of: "Envoy, " + kind + " " + nack.GetResource(), Says: nack.GetReason(), At: at(timeOf(nack.GetAt()))}},
 	}
 	if kind == string(adminv1.KindListeners) && strings.HasPrefix(nack.GetResource(), inboundListeners) {

@@ -176,7 +176,7 @@ func restartOf(f *Facts, c container, end *corev1.ContainerStateTerminated) Find
 		text = fmt.Sprintf("%s does not run, and has restarted %s", c.title(), times)
 	case c.status.State.Terminated != nil:
 		r.Cause, r.Keeps = "ContainerEnded", FromReady
-		text = c.title() + " has ended, and does not run again"
+		text = c.title() + " has ended, " + f.again(c, end)
 	}
 	how, evidence := f.endedBy(c, end)
 	r.Text = text + ": " + how
@@ -187,8 +187,40 @@ func restartOf(f *Facts, c container, end *corev1.ContainerStateTerminated) Find
 		r.Do = logsOf(f, c.Name+" --previous")
 	case "ContainerEnded":
 		r.Do = logsOf(f, c.Name)
+		if f.restartsAfter(c, end) && f.Now.Sub(end.FinishedAt.Time) > startSlack {
+			r.Do += fmt.Sprintf(". Delete the pod if it stays so: some kubelets start no container again beside a native sidecar, see docs/kubernetes.md; node %s has this one", f.Pod.Spec.NodeName)
+		}
 	}
 	return r
+}
+
+// startSlack is how long the kubelet may take to start a container again that has ended, or to say that it waits with that.
+const startSlack = time.Minute
+
+// again describes whether an exited container restarts.
+func (f *Facts) again(c container, end *corev1.ContainerStateTerminated) string {
+	switch {
+	case !f.restartsAfter(c, end):
+		return "and does not run again"
+	case f.Now.Sub(end.FinishedAt.Time) > startSlack:
+		return "and the kubelet has not started it again"
+	}
+	return "and the kubelet starts it again"
+}
+
+// restartsAfter reports whether a container is to be started again after such an end, by its own restart policy or that of the pod.
+func (f *Facts) restartsAfter(c container, end *corev1.ContainerStateTerminated) bool {
+	policy := f.Pod.Spec.RestartPolicy
+	if c.RestartPolicy != nil {
+		policy = corev1.RestartPolicy(*c.RestartPolicy)
+	}
+	switch policy {
+	case corev1.RestartPolicyNever:
+		return false
+	case corev1.RestartPolicyOnFailure:
+		return end.ExitCode != 0
+	}
+	return true
 }
 
 // killSlack is how much later than its grace period a container may end that the kubelet has killed.

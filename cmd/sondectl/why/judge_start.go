@@ -168,9 +168,6 @@ func ended(f *Facts, r *Finding, c container, last *corev1.ContainerStateTermina
 	r.Evidence = withEvents([]Evidence{ofStatus(c, last.FinishedAt.Time, how)}, f.event("BackOff", c.Name))
 }
 
-// unstartable are reasons of a container that waits although its image is there.
-var unstartable = []string{"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "StartError"}
-
 // unmade says why the kubelet cannot start a container, and returns false if that is no fault.
 func unmade(f *Facts, r *Finding, c container, waiting *corev1.ContainerStateWaiting) bool {
 	status := ofStatus(c, time.Time{}, clauses(waiting.Reason, waiting.Message))
@@ -185,7 +182,7 @@ func unmade(f *Facts, r *Finding, c container, waiting *corev1.ContainerStateWai
 		}
 		r.Cause, r.Text = "ImageNotPulled", fmt.Sprintf("the image of %s is not there: %s", c.title(), clauses(waiting.Reason, sentence(why)))
 		r.Evidence = withEvents([]Evidence{status}, failed)
-	case slices.Contains(unstartable, waiting.Reason):
+	case podspec.Unstartable(waiting.Reason):
 		r.Cause, r.Text = "ContainerNotMade", fmt.Sprintf("%s cannot be started: %s", c.title(), clauses(waiting.Reason, sentence(waiting.Message)))
 		r.Evidence = withEvents([]Evidence{status}, f.event("Failed", c.Name))
 	default:

@@ -1,14 +1,13 @@
 package why_test
 
 import (
-	"flag"
+	"bytes"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/types/known/timestamppb"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -19,9 +18,11 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/cmd/sondectl/why"
 	"github.com/sonde-mesh/sonde/internal/podcause"
+	"github.com/sonde-mesh/sonde/internal/testing/golden"
 )
 
-var update = flag.Bool("update", false, "write the golden files")
+// notCounted is what the control plane says of a pod that is beyond its namespace's share.
+const notCounted = podcause.NotCounted + "only the oldest pods of a namespace do, as many as 32 MiB of memory are enough for"
 
 // faults makes each fault in the facts of a pod that is well. What is then said is in testdata.
 var faults = map[string]func(*why.Facts){
@@ -72,6 +73,17 @@ var faults = map[string]func(*why.Facts){
 		uninjected(f)
 		unready(f, "app")
 		tell(f, "Unhealthy", "app", "Readiness probe failed: HTTP probe failed with statuscode: 500")
+	},
+	"outbound-not-accepted": func(f *why.Facts) {
+		f.Plane.Dataplane.Outbounds = []*adminv1.OutboundHealth{{
+			Address: "0.0.0.0:15001", Health: adminv1.Endpoint_NOT_READY, Reason: "its Envoy has not accepted the listener yet", Since: timestamppb.New(start.Add(time.Minute)),
+		}}
+	},
+	"outbound-refused": func(f *why.Facts) {
+		f.Plane.Dataplane.Outbounds = []*adminv1.OutboundHealth{{
+			Address: "127.0.0.1:10001", Service: "db", Health: adminv1.Endpoint_NOT_READY, Reason: "its Envoy refuses the listener: cannot bind",
+		}}
+		f.Plane.Proxy.Streams[0].Types = []*adminv1.TypeStatus{{Kind: "listeners", Nacks: []*adminv1.Nack{{Resource: "outbound:127.0.0.1:10001", Reason: "cannot bind"}}}}
 	},
 	"injection-warning": func(f *why.Facts) {
 		f.Pod.Annotations[mesh.AnnotationInjectionWarnings] = "containers[app].livenessProbe: host: left as it is\na second one"
@@ -144,6 +156,15 @@ var faults = map[string]func(*why.Facts){
 	"not-known-and-ready": func(f *why.Facts) {
 		f.Plane.Proxy.Known, f.Plane.Dataplane, f.Plane.Services, f.Services, f.Slices = false, nil, nil, nil, nil
 	},
+	"beyond-the-share": func(f *why.Facts) {
+		joinsNot(f, adminv1.AgentState_WAITING, "its pod "+notCounted)
+		f.Plane.Proxy.Known, f.Plane.Proxy.AgentState.Since, f.Plane.Dataplane = false, timestamppb.New(start.Add(time.Minute)), nil
+		tell(f, podcause.JoinWaiting, mesh.ContainerSidecar, podcause.Waits("its pod "+notCounted))
+	},
+	"beyond-the-share-and-ready": func(f *why.Facts) {
+		f.Plane.Proxy.Known, f.Plane.Dataplane, f.Plane.Services, f.Services, f.Slices = false, nil, nil, nil, nil
+		tell(f, podcause.BeyondBounds, "", notCounted)
+	},
 	"mesh-deleted": func(f *why.Facts) { f.Plane = &why.Plane{Unknown: `mesh "default" not found`} },
 	"mesh-not-there": func(f *why.Facts) {
 		joinsNot(f, adminv1.AgentState_WAITING, "")
@@ -153,6 +174,9 @@ var faults = map[string]func(*why.Facts){
 	"envoy-down": func(f *why.Facts) {
 		unready(f, mesh.ContainerSidecar)
 		f.Plane.Proxy.Agent.EnvoyDown = "exit status 1: cannot read the bootstrap"
+	},
+	"certificate-expired": func(f *why.Facts) {
+		f.Plane.Proxy.Agent.CertificateExpires = timestamppb.New(start.Add(4 * time.Minute))
 	},
 	"agent-lost": func(f *why.Facts) {
 		f.Plane.Proxy.AgentState = &adminv1.AgentState{Phase: adminv1.AgentState_LOST, Since: timestamppb.New(start.Add(7 * time.Minute))}
@@ -272,6 +296,19 @@ var faults = map[string]func(*why.Facts){
 			Name: "app", Restart: &adminv1.Restart{State: adminv1.Restart_WAITING, Decision: &adminv1.RestartDecision{Needs: "another pod of the workload has to become available"}},
 		}}}
 	},
+	"all-are-held": func(f *why.Facts) {
+		setCondition(f, mesh.ConditionLivenessHeld, corev1.ConditionTrue, "Unavailable", "app: 1 of 3 pods is unavailable")
+		drainAll(f, "web_shop_svc_80")
+	},
+	"all-of-one-service-drain": func(f *why.Facts) {
+		f.Plane.Proxy.Draining, f.Plane.Proxy.Drain = true, "node node-a is drained: kernel update"
+		drainAll(f, "web_shop_svc_80", "admin_shop_svc_81")
+		f.Plane.Services[1].Endpoints[0].GetsTraffic = false
+	},
+	"the-last-terminates": func(f *why.Facts) {
+		f.Pod.DeletionTimestamp, f.Pod.DeletionGracePeriodSeconds = new(after(10*time.Minute+10*time.Second)), new(int64(30))
+		drainAll(f, "web_shop_svc_80")
+	},
 	"frozen": func(f *why.Facts) {
 		setCondition(f, corev1.PodReady, corev1.ConditionFalse, "", "")
 		f.Slices[0].Endpoints[0].Conditions.Ready = new(false)
@@ -297,6 +334,19 @@ var faults = map[string]func(*why.Facts){
 		unready(f, "app")
 		status(f, "app").State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Completed", FinishedAt: after(6 * time.Minute)}}
 		f.Services, f.Slices = nil, nil
+	},
+	"started-again": func(f *why.Facts) {
+		unready(f, "app")
+		status(f, "app").State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Reason: "Error", FinishedAt: after(10*time.Minute - 5*time.Second)}}
+	},
+	"not-started-again": func(f *why.Facts) {
+		unready(f, "app")
+		status(f, "app").State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Reason: "Error", FinishedAt: after(6 * time.Minute)}}
+	},
+	"done-on-success": func(f *why.Facts) {
+		f.Pod.Spec.RestartPolicy = corev1.RestartPolicyOnFailure
+		unready(f, "app")
+		status(f, "app").State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Completed", FinishedAt: after(6 * time.Minute)}}
 	},
 	"several": func(f *why.Facts) {
 		unready(f, "app")
@@ -329,45 +379,17 @@ func TestGoldenJudgements(t *testing.T) {
 			f := well(t)
 			fault(f)
 			r := why.Judge(f)
-			var text strings.Builder
-			if err := r.Write(&text); err != nil {
-				t.Fatal(err)
-			}
+			var text bytes.Buffer
+			r.Write(&text)
 			got := "state: " + string(r.State) + "\n" + text.String()
-			path := filepath.Join("testdata", name+".txt")
-			if *update {
-				if err := os.WriteFile(path, []byte(got), 0o600); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(string(want), got); diff != "" {
-				t.Errorf("Judge() (-want +got):\n%s", diff)
-			}
+			golden.Compare(t, name, got)
 		})
 	}
 }
 
 // TestGoldenOrphans finds files without a fault.
 func TestGoldenOrphans(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatal(files, err)
-	}
-	for _, file := range files {
-		switch {
-		case faults[strings.TrimSuffix(filepath.Base(file), ".txt")] != nil:
-		case *update:
-			if err := os.Remove(file); err != nil {
-				t.Error(err)
-			}
-		default:
-			t.Errorf("%s: no test makes it", file)
-		}
-	}
+	golden.Orphans(t, func(name string) bool { return faults[name] != nil })
 }
 
 // TestGuide finds causes that docs/guides/troubleshooting.md does not explain.

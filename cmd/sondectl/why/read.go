@@ -12,9 +12,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/client-go/kubernetes"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/cluster"
 	"github.com/sonde-mesh/sonde/controller/events"
 	"github.com/sonde-mesh/sonde/internal/podspec"
 	"github.com/sonde-mesh/sonde/webhook"
@@ -23,15 +23,12 @@ import (
 // maxNames is how many names are compared with one that is not known.
 const maxNames = 500
 
-// Reader reads from an API server.
-type Reader struct {
-	Client kubernetes.Interface
-	// Explain returns an error of the API server for users, with what was tried. Required.
-	Explain func(doing string, err error) error
-}
+// reader reads from the API server of a cluster.
+type reader struct{ *cluster.Cluster }
 
 // Read reads what the API server knows of a pod. Of what cannot be read but the pod itself Facts.NotAsked has the reason.
-func (r *Reader) Read(ctx context.Context, namespace, name string) (*Facts, error) {
+func Read(ctx context.Context, in *cluster.Cluster, namespace, name string) (*Facts, error) {
+	r := reader{in}
 	pod, err := r.Client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, r.notFound(ctx, namespace, name)
@@ -53,12 +50,12 @@ func (r *Reader) Read(ctx context.Context, namespace, name string) (*Facts, erro
 }
 
 // missed records what could not be read.
-func (r *Reader) missed(f *Facts, doing string, err error) {
+func (r reader) missed(f *Facts, doing string, err error) {
 	f.NotAsked = append(f.NotAsked, r.Explain(doing, err).Error())
 }
 
 // events returns those about a pod, the newest first.
-func (r *Reader) events(ctx context.Context, pod *corev1.Pod) ([]Event, error) {
+func (r reader) events(ctx context.Context, pod *corev1.Pod) ([]Event, error) {
 	of := fields.SelectorFromSet(fields.Set{"involvedObject.uid": string(pod.UID)})
 	list, err := r.Client.CoreV1().Events(pod.Namespace).List(ctx, metav1.ListOptions{FieldSelector: of.String()})
 	if err != nil {
@@ -76,7 +73,7 @@ func (r *Reader) events(ctx context.Context, pod *corev1.Pod) ([]Event, error) {
 }
 
 // readInjection reads what decides about injection: the namespace, the webhooks, and the template by which the owner of the pod makes pods now.
-func (r *Reader) readInjection(ctx context.Context, f *Facts) {
+func (r reader) readInjection(ctx context.Context, f *Facts) {
 	var err error
 	if f.Namespace, err = r.Client.CoreV1().Namespaces().Get(ctx, f.Pod.Namespace, metav1.GetOptions{}); err != nil {
 		f.Namespace = nil
@@ -100,7 +97,7 @@ func (r *Reader) readInjection(ctx context.Context, f *Facts) {
 }
 
 // template returns the template of an owner of pods, nil for one that is not known, and the name of what has it.
-func (r *Reader) template(ctx context.Context, namespace string, o *metav1.OwnerReference) (string, *corev1.PodTemplateSpec, error) {
+func (r reader) template(ctx context.Context, namespace string, o *metav1.OwnerReference) (string, *corev1.PodTemplateSpec, error) {
 	apps, options := r.Client.AppsV1(), metav1.GetOptions{}
 	var template *corev1.PodTemplateSpec
 	var err error
@@ -132,7 +129,7 @@ func (r *Reader) template(ctx context.Context, namespace string, o *metav1.Owner
 	return o.Kind + " " + o.Name, template, err //nolint:wrapcheck // the caller explains it
 }
 
-func (r *Reader) readServices(ctx context.Context, f *Facts) {
+func (r reader) readServices(ctx context.Context, f *Facts) {
 	services, err := r.Client.CoreV1().Services(f.Pod.Namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		f.Unread = true
@@ -149,7 +146,7 @@ func (r *Reader) readServices(ctx context.Context, f *Facts) {
 }
 
 // notFound says that there is no such pod, and what may have been meant, or why it could not be made.
-func (r *Reader) notFound(ctx context.Context, namespace, name string) error {
+func (r reader) notFound(ctx context.Context, namespace, name string) error {
 	text := fmt.Sprintf("there is no pod %q in namespace %s", name, namespace)
 	pods, err := r.Client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{Limit: maxNames})
 	if err != nil {
@@ -182,7 +179,7 @@ func nearest(name string, names []string) string {
 }
 
 // notMade returns why a pod of that name, or of what begins so, could not be made, "" if nothing says it.
-func (r *Reader) notMade(ctx context.Context, namespace, name string) string {
+func (r reader) notMade(ctx context.Context, namespace, name string) string {
 	failed := fields.SelectorFromSet(fields.Set{"reason": "FailedCreate"})
 	list, err := r.Client.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{FieldSelector: failed.String(), Limit: maxNames})
 	if err != nil {
@@ -203,7 +200,7 @@ func (r *Reader) notMade(ctx context.Context, namespace, name string) string {
 }
 
 // elsewhere returns the namespaces with a pod of that name, "" if there are none, or the user may not list them.
-func (r *Reader) elsewhere(ctx context.Context, name string) string {
+func (r reader) elsewhere(ctx context.Context, name string) string {
 	one := fields.OneTermEqualSelector(metav1.ObjectNameField, name)
 	list, err := r.Client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: one.String(), Limit: maxNames})
 	if err != nil || len(list.Items) == 0 {

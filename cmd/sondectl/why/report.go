@@ -1,9 +1,8 @@
 package why
 
 import (
+	"bytes"
 	"fmt"
-	"io"
-	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/duration"
@@ -14,7 +13,7 @@ import (
 // State is how a pod is, in one word.
 type State string
 
-// States of a pod. NoTraffic is that of one that is Ready, Draining of one that gets none while others are ready.
+// States of a pod. NoTraffic is that of one that is Ready, Draining of one that gets new traffic only while no other is ready.
 const (
 	Ready     State = "ready"
 	NotInMesh State = "not-in-mesh"
@@ -72,8 +71,9 @@ const (
 	FromMesh    Keeps = "mesh"
 	FromReady   Keeps = "ready"
 	FromTraffic Keeps = "traffic"
-	// FromNew is new traffic, which others are preferred for.
-	FromNew Keeps = "new-traffic"
+	// FromNew is new traffic, which others are preferred for. FromPreference is that of a pod that gets it nevertheless, since no other is ready.
+	FromNew        Keeps = "new-traffic"
+	FromPreference Keeps = "preference"
 )
 
 // Cause is the cause of a finding.
@@ -112,20 +112,19 @@ func (r *Report) since(t *time.Time) string {
 }
 
 // Write writes the paragraph, and below it each finding with its evidence.
-func (r *Report) Write(w io.Writer) error {
-	var b strings.Builder
+func (r *Report) Write(b *bytes.Buffer) {
 	b.WriteString(printer.OneLine(r.Summary) + "\n")
 	for _, missed := range r.NotAsked {
 		b.WriteString("\nNot asked: " + printer.OneLine(missed) + "\n")
 	}
 	for i := range r.Findings {
 		f := &r.Findings[i]
-		fmt.Fprintf(&b, "\n%s", f.Cause)
+		fmt.Fprintf(b, "\n%s", f.Cause)
 		switch {
 		case f.Since != nil && f.Keeps != "":
-			fmt.Fprintf(&b, " (for %s)", r.ago(f.Since))
+			fmt.Fprintf(b, " (for %s)", r.ago(f.Since))
 		case f.Since != nil:
-			fmt.Fprintf(&b, " (%s ago)", r.ago(f.Since))
+			fmt.Fprintf(b, " (%s ago)", r.ago(f.Since))
 		}
 		if i != r.told() { // the paragraph has said it
 			b.WriteString(": " + printer.OneLine(f.Text))
@@ -137,15 +136,11 @@ func (r *Report) Write(w io.Writer) error {
 		for _, e := range f.Evidence {
 			b.WriteString("  " + printer.OneLine(e.Of))
 			if e.At != nil {
-				fmt.Fprintf(&b, " (%s ago)", r.ago(e.At))
+				fmt.Fprintf(b, " (%s ago)", r.ago(e.At))
 			}
 			b.WriteString(": " + printer.OneLine(e.Says) + "\n")
 		}
 	}
-	if _, err := io.WriteString(w, b.String()); err != nil {
-		return fmt.Errorf("write: %w", err)
-	}
-	return nil
 }
 
 // told returns which finding the paragraph tells of, -1 for none.

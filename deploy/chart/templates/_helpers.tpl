@@ -22,6 +22,17 @@ app.kubernetes.io/version: {{ .Values.image.tag | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 
+{{- /* Where the watchdog is. */ -}}
+{{- define "sonde.watchdogNamespace" -}}
+{{ .Values.watchdog.namespace | default .Release.Namespace }}
+{{- end }}
+
+{{- /* The namespaces of Sonde's own pods. */ -}}
+{{- define "sonde.ownNamespaces" -}}
+{{ .Release.Namespace }}
+{{- if and .Values.watchdog.enabled (ne (include "sonde.watchdogNamespace" .) .Release.Namespace) }}, {{ include "sonde.watchdogNamespace" . }}{{ end }}
+{{- end }}
+
 {{- define "sonde.image" -}}
 {{ .Values.image.repository }}:{{ .Values.image.tag }}
 {{- end }}
@@ -61,8 +72,13 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 name: sonde
 labels:
   {{- include "sonde.labels" . | nindent 2 }}
-{{- with include "sonde.injectCAFrom" . }}
-annotations: {cert-manager.io/inject-ca-from: {{ . }}}
+{{- $injectFrom := "cert-manager.io/inject-ca-from" -}}
+{{- $annotations := deepCopy .Values.webhook.annotations -}}
+{{- if hasKey $annotations $injectFrom }}{{ fail (printf "webhook.annotations: %s: must not be set: webhook.certificate.injectCAFrom does" $injectFrom) }}{{ end -}}
+{{- with include "sonde.injectCAFrom" . }}{{ $_ := set $annotations $injectFrom . }}{{ end -}}
+{{- with $annotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
 
@@ -80,6 +96,15 @@ rules: [{apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [p
 {{- define "sonde.notMirror" -}}
 - name: not-mirror
   expression: "!has(object.metadata.annotations) || !('kubernetes.io/config.mirror' in object.metadata.annotations)"
+{{- end }}
+
+{{- /* A sidecar can work in the pod, as podspec.Unsupported says: the API server makes all others by itself, also while the control plane is away. */ -}}
+{{- define "sonde.supported" -}}
+- name: supported
+  expression: >-
+    !(has(object.spec.hostNetwork) && object.spec.hostNetwork) &&
+    !(has(object.spec.os) && object.spec.os.name == 'windows') &&
+    !(has(object.spec.nodeSelector) && 'kubernetes.io/os' in object.spec.nodeSelector && object.spec.nodeSelector['kubernetes.io/os'] == 'windows')
 {{- end }}
 
 {{- /* The labels and the annotations of the pod, as "maps" for the expression that follows; as `all`, since CEL has no let. */ -}}
@@ -119,12 +144,17 @@ rules: [{apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [p
 
 {{- /* "yes" if the control plane touches what makes pods. Where the API server has no policy to hold it to that (before Kubernetes 1.30), it may not. */ -}}
 {{- define "sonde.retries" -}}
-{{- if and .Values.retryAfterOutage (semverCompare ">=1.30-0" .Capabilities.KubeVersion.Version) }}yes{{ end }}
+{{- if and .Values.retryAfterOutage (include "sonde.policies" .) }}yes{{ end }}
 {{- end }}
 
-{{- /* "yes" if the control plane writes a condition of pods. Before Kubernetes 1.30 no policy would hold it to that one. */ -}}
-{{- define "sonde.conditions" -}}
+{{- /* "yes" if the API server has policies of admission, which it has from Kubernetes 1.30 on. */ -}}
+{{- define "sonde.policies" -}}
 {{- if semverCompare ">=1.30-0" .Capabilities.KubeVersion.Version }}yes{{ end }}
+{{- end }}
+
+{{- /* "yes" if the control plane writes a condition of pods. Without a policy nothing would hold it to that one. */ -}}
+{{- define "sonde.conditions" -}}
+{{- include "sonde.policies" . }}
 {{- end }}
 
 {{- /* The labels and the annotations of what is there while the chart is installed or upgraded. */ -}}
@@ -147,4 +177,28 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- define "sonde.metricsSelector" -}}
 app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/component: metrics
+{{- end }}
+
+{{- /* The variables and first validations of a policy that holds "who" to changes of the annotations "keys". */ -}}
+{{- define "sonde.onlyAnnotations" -}}
+{{- $keys := printf "['%s']" (join "', '" .keys) -}}
+variables:
+- {name: before, expression: "oldObject != null && has(oldObject.metadata.annotations) ? oldObject.metadata.annotations : {}"}
+- {name: after, expression: "object != null && has(object.metadata.annotations) ? object.metadata.annotations : {}"}
+validations:
+- expression: request.operation == 'UPDATE' && (!has(request.subResource) || request.subResource == '')
+  message: {{ .who }} may only change annotations
+- expression: >-
+    variables.after.all(k, k in {{ $keys }} || k in variables.before && variables.before[k] == variables.after[k]) &&
+    variables.before.all(k, k in {{ $keys }} || k in variables.after)
+  message: {{ .who }} may change no annotation but {{ join ", " .keys }}
+- expression: >-
+    request.operation == 'UPDATE' &&
+    object.metadata.?labels == oldObject.metadata.?labels &&
+    object.metadata.?finalizers == oldObject.metadata.?finalizers &&
+    object.metadata.?ownerReferences == oldObject.metadata.?ownerReferences &&
+    object.metadata.?generateName == oldObject.metadata.?generateName
+  message: {{ .who }} may change no metadata but annotations
+- expression: request.operation == 'UPDATE' && object.?spec == oldObject.?spec && object.?status == oldObject.?status
+  message: {{ .who }} may change neither spec nor status
 {{- end }}

@@ -132,7 +132,7 @@ func WriteAll(file string, images map[string]v1.Image) error {
 		}
 		references[reference] = image
 	}
-	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Dir(file), 0o750); err != nil {
 		return err
 	}
 	if err := tarball.MultiWriteToFile(file+".new", references); err != nil {

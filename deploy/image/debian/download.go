@@ -20,6 +20,8 @@ type Getter struct {
 	Cache string
 	// Progress gets a line before packages are downloaded.
 	Progress io.Writer
+	// Run runs a program in a directory and returns its output. Default: a process.
+	Run func(ctx context.Context, directory, program string, args ...string) ([]byte, error)
 }
 
 // Get returns packages of the newest versions that apt knows, in the order of their names.
@@ -29,7 +31,7 @@ func (g *Getter) Get(ctx context.Context, names ...string) (packages []*Package,
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
-	files, err := candidates(ctx, work, append([]string{"download"}, names...))
+	files, err := g.candidates(ctx, work, append([]string{"download"}, names...))
 	if err != nil {
 		return nil, err
 	}
@@ -37,7 +39,7 @@ func (g *Getter) Get(ctx context.Context, names ...string) (packages []*Package,
 		return nil, err
 	}
 	for _, name := range names {
-		content, err := output(ctx, work, "dpkg-deb", "--fsys-tarfile", filepath.Join(g.Cache, files[name]))
+		content, err := g.Run(ctx, work, "dpkg-deb", "--fsys-tarfile", filepath.Join(g.Cache, files[name]))
 		if err != nil {
 			return nil, err
 		}
@@ -57,7 +59,7 @@ func (g *Getter) WithDependencies(ctx context.Context, names ...string) (package
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
-	files, err := candidates(ctx, work, append([]string{"--option=Dir::State::status=/dev/null", "--yes", "--no-install-recommends", "install"}, names...))
+	files, err := g.candidates(ctx, work, append([]string{"--option=Dir::State::status=/dev/null", "--yes", "--no-install-recommends", "install"}, names...))
 	if err != nil {
 		return nil, err
 	}
@@ -66,20 +68,23 @@ func (g *Getter) WithDependencies(ctx context.Context, names ...string) (package
 
 // work makes a directory for apt-get in the cache.
 func (g *Getter) work() (string, error) {
-	for _, program := range []string{"apt-get", "dpkg-deb"} {
-		if _, err := exec.LookPath(program); err != nil {
-			return "", fmt.Errorf("find %s: %w: an image takes what is not Sonde's from the packages of Debian or Ubuntu", program, err)
+	if g.Run == nil {
+		for _, program := range []string{"apt-get", "dpkg-deb"} {
+			if _, err := exec.LookPath(program); err != nil {
+				return "", fmt.Errorf("find %s: %w: an image takes what is not Sonde's from the packages of Debian or Ubuntu", program, err)
+			}
 		}
+		g.Run = output
 	}
-	if err := os.MkdirAll(g.Cache, 0o755); err != nil {
+	if err := os.MkdirAll(g.Cache, 0o750); err != nil {
 		return "", err
 	}
 	return os.MkdirTemp(g.Cache, ".work-")
 }
 
 // candidates maps the names of the packages that a command of apt-get would download to their files.
-func candidates(ctx context.Context, work string, args []string) (map[string]string, error) {
-	out, err := output(ctx, work, "apt-get", append([]string{"--quiet=2", "--print-uris"}, args...)...)
+func (g *Getter) candidates(ctx context.Context, work string, args []string) (map[string]string, error) {
+	out, err := g.Run(ctx, work, "apt-get", append([]string{"--quiet=2", "--print-uris"}, args...)...)
 	if err != nil {
 		return nil, fmt.Errorf("find packages (does `apt-get update` help?): %w", err)
 	}
@@ -110,7 +115,7 @@ func (g *Getter) download(ctx context.Context, work string, files map[string]str
 	if _, err := fmt.Fprintf(g.Progress, "getting %s (once; into %s)\n", strings.Join(missing, ", "), g.Cache); err != nil {
 		return err
 	}
-	if _, err := output(ctx, work, "apt-get", append([]string{"--quiet", "download"}, missing...)...); err != nil {
+	if _, err := g.Run(ctx, work, "apt-get", append([]string{"--quiet", "download"}, missing...)...); err != nil {
 		return fmt.Errorf("download packages %s: %w", strings.Join(missing, ", "), err)
 	}
 	for _, name := range missing {
@@ -123,7 +128,7 @@ func (g *Getter) download(ctx context.Context, work string, files map[string]str
 
 // output runs a program in a directory and returns what it prints. The error has what it says.
 func output(ctx context.Context, directory, program string, args ...string) ([]byte, error) {
-	cmd := exec.CommandContext(ctx, program, args...)
+	cmd := exec.CommandContext(ctx, program, args...) //nolint:gosec // callers name apt-get and dpkg, and the names of packages
 	cmd.Dir = directory
 	var problems bytes.Buffer
 	cmd.Stderr = &problems

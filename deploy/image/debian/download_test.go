@@ -1,7 +1,10 @@
 package debian_test
 
 import (
+	"archive/tar"
 	"bytes"
+	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,40 +14,51 @@ import (
 	"github.com/sonde-mesh/sonde/deploy/image/debian"
 )
 
-// aptGet stands for apt-get: package a depends on b. It writes down each download.
-const aptGet = `#!/bin/sh
-case "$*" in
-*--print-uris*install*) set -- a b ;;
-*--print-uris*download*) shift 3 ;;
-*download*) shift 2; echo "$*" >>"$LOG"; for name; do echo "$name" >"${name}_1%3a2_all.deb"; done; exit ;;
-esac
-for name; do echo "'https://example.com/$name' ${name}_1%3a2_all.deb 1 SHA256:0"; done
-`
+// debianTools replaces apt-get and dpkg-deb. Package a depends on b.
+type debianTools struct{ downloaded []string }
 
-// dpkgDeb makes a tar with the name of the package as a file.
-const dpkgDeb = `#!/bin/sh
-exec tar -cf - --transform="s,.*,./bin/$(cat "$2")," "$2" 2>/dev/null
-`
-
-func fakePrograms(t *testing.T) (log string) {
-	t.Helper()
-	directory := t.TempDir()
-	for name, text := range map[string]string{"apt-get": aptGet, "dpkg-deb": dpkgDeb} {
-		if err := os.WriteFile(filepath.Join(directory, name), []byte(text), 0o755); err != nil {
-			t.Fatal(err)
+func (d *debianTools) run(_ context.Context, directory, program string, args ...string) ([]byte, error) {
+	names := args[slices.Index(args, "download")+1:]
+	switch {
+	case program == "dpkg-deb":
+		return contentOf(args[1])
+	case slices.Contains(args, "install"):
+		names = []string{"a", "b"}
+	case !slices.Contains(args, "--print-uris"):
+		for _, name := range names {
+			d.downloaded = append(d.downloaded, name)
+			if err := os.WriteFile(filepath.Join(directory, name+"_1%3a2_all.deb"), []byte(name), 0o600); err != nil {
+				return nil, err
+			}
 		}
+		return nil, nil
 	}
-	log = filepath.Join(directory, "log")
-	t.Setenv("PATH", directory+":"+os.Getenv("PATH"))
-	t.Setenv("LOG", log)
-	return log
+	var out bytes.Buffer
+	for _, name := range names {
+		fmt.Fprintf(&out, "'https://example.com/%[1]s' %[1]s_1%%3a2_all.deb 1 SHA256:0\n", name)
+	}
+	return out.Bytes(), nil
+}
+
+// contentOf returns a tar with the name of a package as a program.
+func contentOf(file string) ([]byte, error) {
+	name, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	var content bytes.Buffer
+	w := tar.NewWriter(&content)
+	if err := w.WriteHeader(&tar.Header{Name: "./bin/" + string(name), Mode: 0o755, Typeflag: tar.TypeReg}); err != nil {
+		return nil, err
+	}
+	return content.Bytes(), w.Close()
 }
 
 // TestGetter gets a package, then it and what it depends on, which downloads each once.
 func TestGetter(t *testing.T) {
-	log := fakePrograms(t)
+	var apt debianTools
 	var progress bytes.Buffer
-	g := &debian.Getter{Cache: filepath.Join(t.TempDir(), "cache"), Progress: &progress}
+	g := &debian.Getter{Cache: filepath.Join(t.TempDir(), "cache"), Progress: &progress, Run: apt.run}
 	if _, err := g.Get(t.Context(), "a"); err != nil {
 		t.Fatal(err)
 	}
@@ -62,8 +76,8 @@ func TestGetter(t *testing.T) {
 	if want := []string{"a", "b"}; !slices.Equal(got, want) {
 		t.Errorf("WithDependencies() = %q, want %q", got, want)
 	}
-	if text, err := os.ReadFile(log); err != nil || string(text) != "a\nb\n" {
-		t.Errorf("downloaded %q, %v, want each package once", text, err)
+	if want := []string{"a", "b"}; !slices.Equal(apt.downloaded, want) {
+		t.Errorf("downloaded %q, want each package once", apt.downloaded)
 	}
 	if !strings.Contains(progress.String(), "getting b (once; into ") {
 		t.Errorf("progress %q, want what is downloaded", progress.String())

@@ -11,7 +11,7 @@ import (
 
 // channel is the socket to the guard, by which connections come for all listeners.
 type channel struct {
-	unix      *net.UnixConn
+	unix      net.Conn // each Write is one message, and each Read returns one
 	listeners []*listener
 	ended     chan struct{} // nothing comes any more, for the reason err
 	err       error
@@ -21,7 +21,7 @@ type channel struct {
 	open  int              // listeners that no server has closed
 }
 
-func newChannel(unix *net.UnixConn) *channel {
+func newChannel(unix net.Conn) *channel {
 	return &channel{unix: unix, conns: map[uint32]*conn{}, ended: make(chan struct{})}
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sonde-mesh/sonde/dpagent/guard/wire"
+	"github.com/sonde-mesh/sonde/internal/run"
 )
 
 // conn is a connection of the guard, for the worker's HTTP server: one request to read, and one answer to write.
@@ -20,7 +21,7 @@ type conn struct {
 	data     []byte // the part of the request that is not read yet
 	announce bool   // it is a hook, so Begun has to be sent before the request is read
 	complete bool   // the whole request has arrived; for the listener
-	wake     chan struct{}
+	wake     run.Signal
 
 	mu       sync.Mutex
 	gone     bool   // the client no longer waits for an answer
@@ -31,7 +32,7 @@ type conn struct {
 }
 
 func newConn(l *listener, id uint32, remote netip.AddrPort, hook bool) *conn {
-	return &conn{l: l, id: id, remote: net.TCPAddrFromAddrPort(remote), announce: hook, wake: make(chan struct{}, 1)}
+	return &conn{l: l, id: id, remote: net.TCPAddrFromAddrPort(remote), announce: hook, wake: run.NewSignal()}
 }
 
 // HasRequest reports that the request of a connection has arrived: the guard only passes on complete ones.
@@ -42,14 +43,7 @@ func (c *conn) clientGone() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.gone = true
-	c.notify()
-}
-
-func (c *conn) notify() {
-	select {
-	case c.wake <- struct{}{}:
-	default:
-	}
+	c.wake.Set()
 }
 
 // Read returns the request, and then waits for the end of the connection.
@@ -182,7 +176,7 @@ func (c *conn) Close() error {
 
 // finish sends the end of the answer. mu is held.
 func (c *conn) finish() error {
-	c.notify()
+	c.wake.Set()
 	switch {
 	case c.gone:
 		return nil
@@ -212,6 +206,6 @@ func (c *conn) SetReadDeadline(t time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.deadline = t
-	c.notify()
+	c.wake.Set()
 	return nil
 }

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sonde-mesh/sonde/internal/memorytest"
+	"github.com/sonde-mesh/sonde/internal/testing/memorytest"
 	"github.com/sonde-mesh/sonde/test/bench/proc"
 	"github.com/sonde-mesh/sonde/test/harness"
 )

@@ -46,7 +46,7 @@ func startPod(b *testing.B, programs harness.Programs, services int) *pod {
 	if err := errors.Join(err, p.proxy.StartAgent(b.Context()), p.proxy.WaitReady(b.Context())); err != nil {
 		b.Fatal(err)
 	}
-	if err := harness.Poll(b.Context(), time.Minute, "the pod to have all services", p.proxy.Synced); err != nil {
+	if err := harness.Poll(b.Context(), "the pod to have all services", p.proxy.Synced); err != nil {
 		b.Fatal(err)
 	}
 	p.ready = time.Since(began)
@@ -109,7 +109,7 @@ func (p *pod) call(b *testing.B) {
 		}
 		c.Close()
 	}
-	if err := harness.Poll(b.Context(), 30*time.Second, "Envoy's histograms", func(ctx context.Context) error {
+	if err := harness.Poll(b.Context(), "Envoy's histograms", func(ctx context.Context) error {
 		text, err := p.machine.Get(ctx, "http://"+p.address+"/metrics")
 		if err == nil && !strings.Contains(text, "\nenvoy_http_downstream_rq_time_bucket") {
 			err = errors.New("there are none")

@@ -23,7 +23,7 @@ import (
 
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/dpagent/probe"
-	"github.com/sonde-mesh/sonde/internal/memorytest"
+	"github.com/sonde-mesh/sonde/internal/testing/memorytest"
 	"github.com/sonde-mesh/sonde/test/bench/proc"
 	"github.com/sonde-mesh/sonde/test/bench/rig"
 	"github.com/sonde-mesh/sonde/test/harness"

@@ -12,8 +12,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/sonde-mesh/sonde/dpagent/retry"
-	"github.com/sonde-mesh/sonde/internal/memorytest"
+	"github.com/sonde-mesh/sonde/internal/run"
+	"github.com/sonde-mesh/sonde/internal/testing/memorytest"
 )
 
 // Time is that for which threads ran, and for which they were ready to run while others had the processors.
@@ -66,7 +66,7 @@ func RestingCPU(ctx context.Context, pid int) (time.Duration, error) {
 			return now.Ran, err
 		}
 		last = now.Ran
-		if err := retry.Wait(ctx, pause); err != nil {
+		if err := run.Sleep(ctx, pause); err != nil {
 			return 0, err
 		}
 	}
@@ -88,7 +88,7 @@ func RestingRSS(ctx context.Context, pid int) (float64, error) {
 			stays = 0
 		}
 		last = m.RssAnon
-		if err := retry.Wait(ctx, pause); err != nil {
+		if err := run.Sleep(ctx, pause); err != nil {
 			return 0, err
 		}
 	}

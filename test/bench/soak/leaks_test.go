@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
-	"github.com/sonde-mesh/sonde/internal/memorytest"
+	"github.com/sonde-mesh/sonde/internal/testing/memorytest"
 )
 
 const (

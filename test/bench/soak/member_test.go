@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/sonde-mesh/sonde/dpagent/retry"
+	"github.com/sonde-mesh/sonde/internal/run"
 	"github.com/sonde-mesh/sonde/test/adsclient"
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
@@ -94,7 +94,7 @@ func (m *member) live(ctx context.Context) {
 			return
 		}
 		m.judge(err, was)
-		if retry.Wait(ctx, away) != nil {
+		if run.Sleep(ctx, away) != nil {
 			return
 		}
 	}

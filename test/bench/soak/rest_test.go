@@ -71,7 +71,7 @@ func (s *soak) mend() {
 // settle waits until each proxy has what the files say.
 func (s *soak) settle() {
 	want := s.expected()
-	s.must(harness.Poll(s.Context(), settleWithin, "all proxies to have what the files say", func(ctx context.Context) error {
+	s.must(harness.Poll(s.Context(), "all proxies to have what the files say", func(ctx context.Context) error {
 		if s.Failed() {
 			s.FailNow()
 		}

@@ -22,8 +22,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
-	"github.com/sonde-mesh/sonde/dpagent/retry"
 	"github.com/sonde-mesh/sonde/identity"
+	"github.com/sonde-mesh/sonde/internal/run"
 	"github.com/sonde-mesh/sonde/test/adsclient"
 	"github.com/sonde-mesh/sonde/test/bench/sondecp"
 	"github.com/sonde-mesh/sonde/test/harness"
@@ -164,7 +164,7 @@ func (s *soak) must(err error) {
 // poll is the interval between two checks of something that is waited for.
 const poll = 100 * time.Millisecond
 
-func (s *soak) wait(d time.Duration) { s.must(retry.Wait(s.Context(), d)) }
+func (s *soak) wait(d time.Duration) { s.must(run.Sleep(s.Context(), d)) }
 
 // note writes an operation into the journal.
 func (s *soak) note(format string, args ...any) {

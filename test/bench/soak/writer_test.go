@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/internal/testing/storetest"
 	"github.com/sonde-mesh/sonde/store"
-	"github.com/sonde-mesh/sonde/store/storetest"
 	"github.com/sonde-mesh/sonde/test/anymesh"
 )
 

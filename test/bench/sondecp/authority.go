@@ -17,9 +17,9 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/identity/mtls"
-	"github.com/sonde-mesh/sonde/identity/secret/secrettest"
 	"github.com/sonde-mesh/sonde/identity/serving"
 	"github.com/sonde-mesh/sonde/identity/token"
+	"github.com/sonde-mesh/sonde/internal/testing/secrettest"
 )
 
 // memory is a state directory in memory. Writing the certificates of thousands of proxies to disk, each synced, would take

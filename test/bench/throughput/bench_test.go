@@ -22,7 +22,7 @@ func BenchmarkThroughput(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	if err := harness.Poll(b.Context(), harness.StartLimit, "the client to have all endpoints", clients[0].Synced); err != nil {
+	if err := harness.Poll(b.Context(), "the client to have all endpoints", clients[0].Synced); err != nil {
 		b.Fatal(err)
 	}
 	for _, w := range workloads {

@@ -6,7 +6,7 @@ import (
 	"net/http"
 	"testing"
 
-	"github.com/sonde-mesh/sonde/internal/memorytest"
+	"github.com/sonde-mesh/sonde/internal/testing/memorytest"
 	"github.com/sonde-mesh/sonde/test/bench/proc"
 )
 

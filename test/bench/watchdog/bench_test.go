@@ -13,28 +13,26 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sonde-mesh/sonde/internal/memorytest"
+	"github.com/sonde-mesh/sonde/internal/testing/memorytest"
+	"github.com/sonde-mesh/sonde/test/apiserver"
 	"github.com/sonde-mesh/sonde/test/bench/proc"
 	"github.com/sonde-mesh/sonde/test/harness"
-	"github.com/sonde-mesh/sonde/test/kube"
 )
 
 // cluster is the API server of all benchmarks.
-var cluster *kube.Cluster
+var cluster *apiserver.Cluster
 
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if flag.Lookup("test.bench").Value.String() == "" {
 		os.Exit(m.Run()) // there are no tests
 	}
-	os.Exit(kube.Run(m, &cluster))
+	os.Exit(apiserver.Run(m, &cluster))
 }
 
 const (
 	// window is how long is measured for each iteration: some probes of each cluster.
 	window = 60 * time.Second
-	// limit of what is waited for, on a machine that does much else.
-	limit = 10 * time.Minute
 )
 
 // BenchmarkSeen measures a watchdog whose clusters are all seen, with the default settings but for the grace period: the nodes of a benchmark may be
@@ -47,7 +45,7 @@ func BenchmarkSeen(b *testing.B) {
 	for _, size := range []struct{ clusters, nodes int }{{5, 100}, {100, 100}, {500, 100}, {1, 5000}} {
 		b.Run(fmt.Sprintf("clusters=%d/nodes=%d", size.clusters, size.nodes), func(b *testing.B) {
 			to := mustHost(b)
-			w := newWorld(b, size.clusters, size.nodes, newForwarder(b, kube.OwnAddress(b), to))
+			w := newWorld(b, size.clusters, size.nodes, newForwarder(b, apiserver.OwnAddress(b), to))
 			own := newForwarder(b, "127.0.0.1", to)
 			p := start(b, program, own)
 			p.seen(b, w)

@@ -231,7 +231,7 @@ func (w *world) remove(b *testing.B) func() {
 // seen waits until the nodes of all clusters are.
 func (p *process) seen(b *testing.B, w *world) {
 	b.Helper()
-	if err := harness.Poll(b.Context(), limit, "all clusters to be seen", func(ctx context.Context) error {
+	if err := harness.Poll(b.Context(), "all clusters to be seen", func(ctx context.Context) error {
 		metrics, err := p.metrics(ctx)
 		if err != nil {
 			return err

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sonde-mesh/sonde/dpagent/retry"
+	"github.com/sonde-mesh/sonde/internal/run"
 	"github.com/sonde-mesh/sonde/test/adsclient"
 	"github.com/sonde-mesh/sonde/test/bench/arrivals"
 	"github.com/sonde-mesh/sonde/test/bench/sondecp"
@@ -138,7 +138,7 @@ func (p *proxy) live(ctx context.Context, o adsclient.Options) {
 		} else {
 			p.refused.Add(1)
 		}
-		if retry.Wait(ctx, comeBack) != nil {
+		if run.Sleep(ctx, comeBack) != nil {
 			return
 		}
 	}

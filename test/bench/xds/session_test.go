@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
-	"github.com/sonde-mesh/sonde/dpagent/retry"
-	"github.com/sonde-mesh/sonde/internal/memorytest"
-	"github.com/sonde-mesh/sonde/store/storetest"
+	"github.com/sonde-mesh/sonde/internal/run"
+	"github.com/sonde-mesh/sonde/internal/testing/memorytest"
+	"github.com/sonde-mesh/sonde/internal/testing/storetest"
 	"github.com/sonde-mesh/sonde/test/bench/arrivals"
 	"github.com/sonde-mesh/sonde/test/bench/proc"
 	"github.com/sonde-mesh/sonde/test/bench/rig"
@@ -113,7 +113,7 @@ func (s *session) cpu() time.Duration {
 	return spent.Ran
 }
 
-func (s *session) wait(d time.Duration) { s.must(retry.Wait(s.Context(), d)) }
+func (s *session) wait(d time.Duration) { s.must(run.Sleep(s.Context(), d)) }
 
 // restingCPU is cpu once the process is at rest.
 func (s *session) restingCPU() time.Duration {

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -49,10 +50,7 @@ func TestAPIServerRules(t *testing.T) {
 	api := []string{"10.99.0.1:6443", "[fd99::1]:6443"}
 	open := map[string]net.Conn{}
 	for _, address := range api {
-		open[address], err = dial(address, true)
-		if err != nil {
-			t.Fatal(err)
-		}
+		open[address] = dialed(t, address)
 		defer open[address].Close() //nolint:errcheck // nothing was written
 	}
 	for _, up := range []bool{false, false, true, true, false} {
@@ -118,6 +116,21 @@ func dial(address string, up bool) (net.Conn, error) {
 		timeout = 10 * time.Second
 	}
 	return net.DialTimeout("tcp", address, timeout)
+}
+
+// dialed returns a connection as soon as there is a route: the kernel adds that of an IPv6 address later than the address.
+func dialed(t *testing.T, address string) net.Conn {
+	t.Helper()
+	for {
+		conn, err := dial(address, true)
+		if err == nil {
+			return conn
+		}
+		if !errors.Is(err, syscall.ENETUNREACH) {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
 }
 
 func answers(c net.Conn) bool {

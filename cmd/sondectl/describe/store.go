@@ -1,0 +1,19 @@
+package describe
+
+import (
+	"fmt"
+
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+)
+
+// Place says where a problem of the store is, followed by ": "; "" if that is unknown.
+func Place(p *adminv1.Problem) string {
+	switch {
+	case p.GetFile() == "":
+		return ""
+	case p.GetDocument() == 0:
+		return p.GetFile() + ": "
+	default:
+		return fmt.Sprintf("%s, document %d, line %d: ", p.GetFile(), p.GetDocument(), p.GetLine())
+	}
+}

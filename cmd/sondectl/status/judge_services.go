@@ -1,0 +1,177 @@
+package status
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/describe"
+)
+
+// services judges which of them get no traffic to any endpoint, and who calls them.
+func services(v *picture) []Problem {
+	var all []Problem
+	for _, s := range v.Services {
+		if slices.ContainsFunc(s.GetEndpoints(), describe.Serves) {
+			all = append(all, v.bare(s)...)
+			continue
+		}
+		callers := v.callers[mesh.MakeID(s.GetMesh(), s.GetName())]
+		p := Problem{
+			tier: ofObjects, Severity: Error, Mesh: s.GetMesh(), Objects: []string{"service/" + s.GetName()}, Do: v.ask("service", s.GetMesh(), s.GetName()), affected: len(callers),
+		}
+		switch n := len(s.GetEndpoints()); {
+		case n > 0:
+			p.What = fmt.Sprintf("none of its %d endpoints is ready", n)
+			if n == 1 {
+				p.What = "its endpoint is not ready"
+			}
+			p.Notes = endpointNotes(s)
+			for _, e := range s.GetEndpoints() {
+				p.proxies = append(p.proxies, mesh.MakeID(s.GetMesh(), e.GetDataplane()))
+			}
+		default:
+			p.What, p.Notes = "it has no endpoint", s.GetReasons()[:min(len(s.GetReasons()), 1)]
+		}
+		p.Since = at(s.GetWithoutSince())
+		switch {
+		case len(callers) > 0:
+			p.Severity = Critical
+			p.Notes = append(p.Notes, "calls fail from dataplane "+few(callers))
+		case len(s.GetEndpoints()) == 0: // of nobody that is known, such as a Deployment of 0 replicas
+			p.Severity, p.word = Note, "without endpoints"
+		}
+		all = append(all, p)
+	}
+	return all
+}
+
+// maxEndpointNotes is how many endpoints of a service are described.
+const maxEndpointNotes = 3
+
+// endpointNotes say why endpoints are not ready, each reason once.
+func endpointNotes(s *adminv1.Service) []string {
+	byReason := map[string][]string{}
+	var reasons []string
+	for _, e := range s.GetEndpoints() {
+		reason := e.GetReason()
+		if reason == "" {
+			reason = describe.Health(e.GetHealth())
+		}
+		if byReason[reason] == nil {
+			reasons = append(reasons, reason)
+		}
+		who := e.GetDataplane()
+		if who == "" {
+			who = e.GetAddress()
+		}
+		byReason[reason] = append(byReason[reason], who)
+	}
+	var notes []string
+	for _, reason := range reasons[:min(len(reasons), maxEndpointNotes)] {
+		notes = append(notes, few(byReason[reason])+": "+reason)
+	}
+	if n := len(reasons) - maxEndpointNotes; n > 0 {
+		notes = append(notes, fmt.Sprintf("%d more reasons", n))
+	}
+	return notes
+}
+
+// bare judges endpoints without a sidecar, of a service that has others. Those with one are judged as inbounds of their Dataplanes.
+func (v *picture) bare(s *adminv1.Service) []Problem {
+	var all []Problem
+	for _, e := range s.GetEndpoints() {
+		if e.GetDataplane() == "" && e.GetHealth() == adminv1.Endpoint_NOT_READY {
+			all = append(all, Problem{
+				tier: ofObjects, Severity: Warning, Mesh: s.GetMesh(), Objects: []string{"endpoint/" + e.GetAddress()}, What: "not ready, and without a sidecar",
+				Notes: []string{"service " + s.GetName() + ": " + e.GetReason()}, Do: v.ask("service", s.GetMesh(), s.GetName()),
+			})
+		}
+	}
+	return all
+}
+
+// unchecked notes which services have endpoints whose application nobody checks.
+func unchecked(v *picture) []Problem {
+	var all []Problem
+	for _, s := range v.Services {
+		if slices.ContainsFunc(s.GetEndpoints(), (*adminv1.Endpoint).GetUnchecked) {
+			all = append(all, Problem{
+				tier: ofObjects, Severity: Note, Mesh: s.GetMesh(), Objects: []string{"service/" + s.GetName()}, What: "nobody checks its applications: there is no serviceProbe", word: "unchecked", Do: "docs/guides/universal-health.md",
+			})
+		}
+	}
+	return all
+}
+
+// without returns the services of whose endpoints none gets traffic.
+func (v *picture) without() map[mesh.ID]bool {
+	all := map[mesh.ID]bool{}
+	for _, s := range v.Services {
+		if !slices.ContainsFunc(s.GetEndpoints(), describe.Serves) {
+			all[mesh.MakeID(s.GetMesh(), s.GetName())] = true
+		}
+	}
+	return all
+}
+
+// inbounds judges which inbounds of Dataplanes get no traffic, and why. An agent that says so itself is judged as an agent.
+func inbounds(v *picture) []Problem {
+	told := v.without()
+	var all []Problem
+	for _, d := range v.Dataplanes {
+		proxy := v.proxies[d.Spec.ID()]
+		for i, in := range d.GetInbounds() {
+			reason := in.GetReason()
+			switch {
+			case reason == "" || in.GetHealth() == adminv1.Endpoint_READY:
+				continue
+			case proxy.GetAgentState().GetPhase() == adminv1.AgentState_NEVER_JOINED || proxy.GetOtherWorkload() != "":
+				continue // agents says it
+			case len(in.GetServices()) > 0 && !slices.ContainsFunc(in.GetServices(), func(name string) bool { return !told[mesh.MakeID(d.Spec.Mesh, name)] }):
+				continue // services says it
+			}
+			address := ""
+			if i < len(d.Spec.Spec.Networking.Inbound) {
+				address = mesh.JoinHostPort(d.Spec.Spec.Networking.Inbound[i].Address, d.Spec.Spec.Networking.Inbound[i].Port)
+			}
+			p := v.ofDataplane(d.Spec.Mesh, d.Spec.Name, Error, inboundWhat(in), fmt.Sprintf("%s (%s): %s", address, strings.Join(in.GetServices(), ","), reason))
+			p.Since = at(in.GetSince())
+			switch {
+			case strings.HasPrefix(reason, mesh.FrozenReason):
+				p.Severity, p.What = Warning, "frozen: its endpoint stays though Kubernetes takes it away"
+				p.Do = "docs/freeze.md, and sondectl thaw --zone ZONE once the nodes are seen"
+			case in.GetHealth() == adminv1.Endpoint_DRAINING:
+				p.Severity = Warning
+			}
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// inboundWhat is the health of an inbound and the kind of its reason, which is before the first colon.
+func inboundWhat(in *adminv1.InboundHealth) string {
+	kind, _, _ := strings.Cut(in.GetReason(), ": ")
+	return describe.HealthText(in.GetHealth()) + ": " + kind
+}
+
+// outbounds judges at which outbounds an Envoy does not listen.
+func outbounds(v *picture) []Problem {
+	var all []Problem
+	for _, d := range v.Dataplanes {
+		if d.GetStopped() || v.proxies[d.Spec.ID()].GetAgentState().GetPhase() == adminv1.AgentState_NEVER_JOINED {
+			continue
+		}
+		for _, o := range d.GetOutbounds() {
+			if o.GetHealth() == adminv1.Endpoint_NOT_READY {
+				p := v.ofDataplane(d.Spec.Mesh, d.Spec.Name, Critical, "outbound not ready: calls reach another program, or none", describe.Outbound(o)+": "+o.GetReason())
+				p.Since = at(o.GetSince())
+				all = append(all, p)
+			}
+		}
+	}
+	return all
+}

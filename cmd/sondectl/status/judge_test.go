@@ -1,0 +1,232 @@
+package status_test
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/exit"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/status"
+	"github.com/sonde-mesh/sonde/internal/podcause"
+	"github.com/sonde-mesh/sonde/internal/testing/golden"
+)
+
+// faults makes each fault in the facts of a mesh that is well. What is then said is in testdata.
+var faults = map[string]func(*status.Facts){
+	"well": func(*status.Facts) {},
+	"unchecked": func(f *status.Facts) {
+		f.Services[1].Endpoints[0].Unchecked = true
+	},
+	"control-plane-not-ready": func(f *status.Facts) {
+		*f = status.Facts{Now: now, Unready: errNotRead, Health: []*adminv1.HealthCheck{
+			{Group: "readyz", Name: "synced", Status: adminv1.HealthCheck_FAILED, Reason: "pods: not read yet: forbidden", Changes: []*adminv1.HealthChange{{At: ago(time.Hour)}, {At: ago(time.Minute)}}},
+		}}
+	},
+	"store-away": func(f *status.Facts) {
+		f.Health = append(f.Health, &adminv1.HealthCheck{
+			Group: "readyz", Name: "store", Status: adminv1.HealthCheck_WARNING, Reason: "the API server is not heard for 3m: what is served is that old", Changes: []*adminv1.HealthChange{{At: ago(3 * time.Minute)}},
+		})
+	},
+	"replica-missing":  func(f *status.Facts) { f.Missing = []string{"sonde-cp-b"} },
+	"not-asked":        func(f *status.Facts) { f.NotAsked = []string{"restarts: get restarts of sonde.dev is not allowed"} },
+	"more-than-listed": func(f *status.Facts) { f.LeftOut["proxies"] = 12 },
+	"mesh-lost":        meshLost,
+	"mesh-lost-checked": func(f *status.Facts) {
+		meshLost(f)
+		f.Health = append(f.Health, &adminv1.HealthCheck{Group: "readyz", Name: "meshes", Status: adminv1.HealthCheck_WARNING, Reason: f.Specs[0].LostError().Error()})
+	},
+	"mode-not-recorded": func(f *status.Facts) {
+		meshLost(f)
+		f.Health = append(f.Health, &adminv1.HealthCheck{
+			Group: "readyz", Name: "meshes", Status: adminv1.HealthCheck_WARNING, Reason: f.Specs[0].LostError().Error() + "\nrecord mode of mesh \"shop\": no space left on device",
+		})
+	},
+	"files-rejected": func(f *status.Facts) {
+		f.Problems = []*adminv1.Problem{
+			{File: "/mesh/b.yaml", Document: 1, Line: 4, Text: "inbund: is an unknown field: did you mean inbound?", Since: ago(time.Minute)},
+			{File: "/mesh/c.yaml", Document: 2, Line: 9, Text: `mesh: "shpo": must be the name of a Mesh: default`, Object: "dataplane/c-1", Mesh: "shpo", Since: ago(time.Hour)},
+			{File: "/mesh", Warning: true, Text: "no Mesh found"},
+		}
+	},
+	"objects-rejected": func(f *status.Facts) {
+		onKubernetes(f)
+		f.Problems = []*adminv1.Problem{
+			{File: "dataplanes/shop/vm-1", Text: "spec.networking.address: is missing", Object: "dataplane/vm-1.shop", Since: ago(time.Minute)},
+			{File: "meshes/prod", Text: "spec.mtls.enabledBackend: must be one of the backends", Object: "mesh/prod"},
+		}
+	},
+	"application-fails":      func(f *status.Facts) { unready(f, "application probe failed: GET /ready: 500", 1) },
+	"all-applications-fail":  func(f *status.Facts) { unready(f, "application probe failed: GET /ready: 500", 1, 2) },
+	"uncalled-service-fails": func(f *status.Facts) { unready(f, "health.ready is false", 0) },
+	"unknown-service-called": func(f *status.Facts) {
+		f.Services = append(f.Services, &adminv1.Service{Mesh: "default", Name: "bd", Reasons: []string{`no Dataplane has an inbound with kuma.io/service bd: did you mean "db"?`, "calls fail: named by an outbound of web-1"}})
+		f.Problems = []*adminv1.Problem{{Warning: true, Text: "an outbound of web-1 names service bd", Object: "service/bd", Mesh: "default"}}
+		calls(f, 0, "bd")
+	},
+	"service-of-no-replicas": func(f *status.Facts) {
+		f.Services = append(f.Services, &adminv1.Service{Mesh: "default", Name: "batch", Reasons: []string{"its Service names no endpoint"}})
+	},
+	"endpoint-without-sidecar": func(f *status.Facts) {
+		f.Services[0].Endpoints = append(f.Services[0].Endpoints, &adminv1.Endpoint{Address: "10.0.0.9:80", Health: adminv1.Endpoint_NOT_READY, Reason: "health.ready is false"})
+	},
+	"inbound-refused": func(f *status.Facts) {
+		unready(f, "its Envoy refuses the listener: cannot bind '10.0.0.2:80': Address already in use", 1)
+		refuses(f, 1, "inbound:10.0.0.2:80", "cannot bind '10.0.0.2:80': Address already in use")
+	},
+	"outbound-refused": func(f *status.Facts) {
+		o := f.Dataplanes[0].Outbounds[0]
+		o.Health, o.Reason, o.Since = adminv1.Endpoint_NOT_READY, "its Envoy refuses the listener: cannot bind '127.0.0.1:10001': Address already in use", ago(time.Minute)
+		refuses(f, 0, "outbound:127.0.0.1:10001", "cannot bind '127.0.0.1:10001': Address already in use")
+	},
+	"cluster-refused": func(f *status.Facts) { refuses(f, 0, "db", "no such extension") },
+	"agent-lost":      func(f *status.Facts) { phase(f, 1, adminv1.AgentState_LOST, "") },
+	"agents-lost":     manyLost,
+	"agent-away":      func(f *status.Facts) { phase(f, 1, adminv1.AgentState_RECONNECTING, "") },
+	"agent-hangs":     func(f *status.Facts) { f.Proxies[1].Agent.Unresponsive = true },
+	"agent-has-stopped": func(f *status.Facts) {
+		phase(f, 1, adminv1.AgentState_STOPPED, "")
+		f.Dataplanes[1].Stopped, f.Dataplanes[1].Inbounds[0].Health, f.Services[0].Endpoints[0].Health = true, adminv1.Endpoint_STOPPED, adminv1.Endpoint_STOPPED
+	},
+	"agent-never-joined": func(f *status.Facts) {
+		phase(f, 1, adminv1.AgentState_NEVER_JOINED, "")
+		unready(f, "its proxy has never joined", 1)
+	},
+	"token-expired": func(f *status.Facts) { phase(f, 1, adminv1.AgentState_WAITING, "the token has expired") },
+	"second-agent": func(f *status.Facts) {
+		phase(f, 1, adminv1.AgentState_CONNECTED, "duplicate: another agent with this name has been connected")
+	},
+	"other-workload": func(f *status.Facts) {
+		f.Proxies[1].OtherWorkload = `the certificate is for workload "api", the Dataplane has workload "db"`
+		unready(f, f.Proxies[1].GetOtherWorkload(), 1)
+	},
+	"no-dataplane": func(f *status.Facts) {
+		f.Proxies = append(f.Proxies, &adminv1.Proxy{Mesh: "default", Name: "early", AgentState: &adminv1.AgentState{Phase: adminv1.AgentState_WAITING, Since: ago(time.Minute), Refusal: `dataplane "early" is not known (yet)`}})
+	},
+	"beyond-the-share": func(f *status.Facts) {
+		f.Proxies = append(f.Proxies, &adminv1.Proxy{Mesh: "default", Name: "web-1.shop", AgentState: &adminv1.AgentState{Phase: adminv1.AgentState_WAITING, Since: ago(time.Minute), Refusal: "its pod " + podcause.NotCounted + "only the oldest pods of a namespace do"}})
+	},
+	"envoy-down":          func(f *status.Facts) { f.Proxies[1].Agent.EnvoyDown = "run envoy: exit status 1" },
+	"envoy-not-connected": func(f *status.Facts) { f.Proxies[1].Streams = nil },
+	"versions": func(f *status.Facts) {
+		f.Proxies[1].Agent.VersionSkew, f.Proxies[2].Agent.EnvoyVersion = "agent v0.1.0 is too old", "1.20.0"
+	},
+	"certificate-not-renewed": func(f *status.Facts) { f.Proxies[1].Agent.CertificateExpires = ago(-time.Hour) },
+	"certificate-expired":     func(f *status.Facts) { f.Proxies[1].Agent.CertificateExpires = ago(time.Hour) },
+	"ca-expires":              func(f *status.Facts) { f.Meshes[0].CaExpires = ago(-24 * time.Hour) },
+	"ca-expired":              func(f *status.Facts) { f.Meshes[0].CaExpires = ago(time.Minute) },
+	"drained": func(f *status.Facts) {
+		f.Proxies[1].Draining, f.Proxies[1].Drain = true, "dataplane is drained: new disk"
+	},
+	"pod-not-ready": func(f *status.Facts) {
+		onKubernetes(f)
+		unready(f, "health.ready is false", 1)
+	},
+	"frozen": func(f *status.Facts) {
+		onKubernetes(f)
+		for _, i := range []int{1, 2} {
+			f.Dataplanes[i].Inbounds[0] = &adminv1.InboundHealth{Health: adminv1.Endpoint_DRAINING, Reason: "Frozen: its node is not seen", Services: []string{"db_shop_svc_80"}, Since: ago(time.Minute)}
+		}
+	},
+	"restarts": restartsFail,
+	"restarts-of-a-namespace": func(f *status.Facts) {
+		restartsFail(f)
+		f.Restarts.Round = &adminv1.RestartRound{Mode: "enforce", Failed: 5, Guarded: 9, Workloads: 3, BreakerNamespace: "shop", BreakerNamespaceFailed: 4}
+	},
+	"of-another-namespace": func(f *status.Facts) {
+		onKubernetes(f)
+		unready(f, "health.ready is false", 1)
+		f.Namespace = "edge"
+	},
+	"two-meshes": func(f *status.Facts) {
+		addMesh(f, "shop")
+		addProxy(f, "shop", "web-1", "web", 9)
+		phase(f, 1, adminv1.AgentState_LOST, "")
+		phase(f, 3, adminv1.AgentState_LOST, "")
+	},
+	"worst-first": func(f *status.Facts) {
+		meshLost(f)
+		unready(f, "application probe failed: GET /ready: 500", 1, 2)
+		phase(f, 0, adminv1.AgentState_RECONNECTING, "")
+		f.Health[0] = &adminv1.HealthCheck{Group: "livez", Name: "loop-view", Status: adminv1.HealthCheck_FAILED, Reason: "stuck for 2m"}
+		f.Services[1].Endpoints[0].Unchecked = true
+	},
+	"more-than-shown": func(f *status.Facts) {
+		for i := range 30 {
+			f.Problems = append(f.Problems, &adminv1.Problem{File: fmt.Sprintf("/mesh/%02d.yaml", i), Document: 1, Line: 1, Text: "is empty", Object: fmt.Sprintf("dataplane/x-%d", i), Mesh: fmt.Sprintf("m%02d", i)})
+		}
+	},
+}
+
+func meshLost(f *status.Facts) {
+	f.Meshes[0].Recorded = true
+	f.Problems = append(f.Problems, &adminv1.Problem{File: "/mesh", Text: f.Specs[0].LostError().Error(), Object: "mesh/default", Since: ago(time.Minute)})
+}
+
+// manyLost has twenty agents be lost, one after the other.
+func manyLost(f *status.Facts) {
+	for i := range 20 {
+		addProxy(f, "default", fmt.Sprintf("api-%02d", i), "api", 10+i)
+		phase(f, 3+i, adminv1.AgentState_LOST, "")
+		f.Proxies[3+i].AgentState.Since = ago(time.Duration(i+1) * time.Minute)
+	}
+}
+
+func refuses(f *status.Facts, i int, resource, reason string) {
+	f.Proxies[i].Streams[0].Types = []*adminv1.TypeStatus{{Kind: "listeners", Nacks: []*adminv1.Nack{{Resource: resource, Reason: reason, At: ago(time.Minute)}}}}
+}
+
+func restartsFail(f *status.Facts) {
+	onKubernetes(f)
+	since := func(d time.Duration) *timestamppb.Timestamp { return ago(d) }
+	f.Restarts = &adminv1.ListRestartsResponse{
+		Guarded: 9, Round: &adminv1.RestartRound{Mode: "enforce", BreakerOpen: true, Failed: 5, Guarded: 9, Workloads: 3},
+		Restarts: []*adminv1.Restart{
+			{Namespace: "shop", Pod: "web-1", Container: "app", State: adminv1.Restart_WAITING, Since: since(time.Minute), Why: "the breaker is open", Failure: "connection refused"},
+			{Namespace: "shop", Pod: "db-1", Container: "db", State: adminv1.Restart_UNHELPFUL, Since: since(time.Hour), Workload: "StatefulSet/shop/db", Why: "2 restarts in a row did not help"},
+			{Namespace: "shop", Pod: "db-2", Container: "db", State: adminv1.Restart_RESTARTING, Since: since(time.Second), Why: "the container has restarted"},
+		},
+	}
+}
+
+// TestGoldenJudgements compares what is said of each fault with its file in testdata.
+func TestGoldenJudgements(t *testing.T) {
+	for name, fault := range faults {
+		t.Run(name, func(t *testing.T) {
+			f := well()
+			fault(f)
+			r := status.Judge(f)
+			var out bytes.Buffer
+			if err := r.Write(&out, printer.Text, false); err != nil {
+				t.Fatal(err)
+			}
+			got := fmt.Sprintf("exit code: %d\n%s", exit.Code(r.Err()), &out)
+			golden.Compare(t, name, got)
+		})
+	}
+}
+
+// TestGoldenOrphans finds files without a fault.
+func TestGoldenOrphans(t *testing.T) {
+	golden.Orphans(t, func(name string) bool { return faults[name] != nil })
+}
+
+// TestOneLine shows that a mesh that is well, and --short of any, is one line.
+func TestOneLine(t *testing.T) {
+	for name, short := range map[string]bool{"well": false, "drained": false, "unchecked": false, "worst-first": true, "more-than-shown": true} {
+		f := well()
+		faults[name](f)
+		var out bytes.Buffer
+		if err := status.Judge(f).Write(&out, printer.Text, short); err != nil {
+			t.Fatal(err)
+		}
+		if n := strings.Count(out.String(), "\n"); n != 1 {
+			t.Errorf("%s: %d lines:\n%s", name, n, &out)
+		}
+	}
+}

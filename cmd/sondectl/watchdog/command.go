@@ -1,0 +1,191 @@
+// Package watchdog is sondectl watchdog: what sonde-watchdog has seen of WatchedClusters and done about it, by the API server and with the rights of
+// the caller.
+package watchdog
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/sonde-mesh/sonde/api/v1alpha1"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/cluster"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/names"
+	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
+	"github.com/sonde-mesh/sonde/internal/settings"
+	"github.com/sonde-mesh/sonde/watchdog/config"
+)
+
+// Command returns sondectl watchdog, whose subcommands write their output to out. The cluster is that of the flags of all commands.
+func Command(out *bytes.Buffer, in *cluster.Options) *cobra.Command {
+	cmd := &cobra.Command{Use: "watchdog", Short: "Look at clusters that sonde-watchdog watches, and pause it"}
+	t := target{cluster.Objects{In: in}}
+	cmd.AddCommand(statusCommand(out, t), explainCommand(out, t), pauseCommand(out, t, true), pauseCommand(out, t, false), importCommand(out))
+	return cmd
+}
+
+// target is which objects are meant.
+type target struct{ cluster.Objects }
+
+func (t *target) add(cmd *cobra.Command) { t.Add(cmd.Flags(), "the WatchedClusters") }
+
+// objects returns the WatchedClusters of the namespace, or of all.
+func (t *target) objects(all bool) (dynamic.ResourceInterface, error) {
+	in, namespace, err := t.Open()
+	if err != nil {
+		return nil, err
+	}
+	client, err := dynamic.NewForConfig(in.Config)
+	if err != nil {
+		return nil, fmt.Errorf("make client of the API server: %w", err)
+	}
+	resource := client.Resource(v1alpha1.GroupVersion.WithResource("watchedclusters"))
+	if all {
+		return resource, nil
+	}
+	return resource.Namespace(namespace), nil
+}
+
+const statusHelp = `Show what is known of the nodes of clusters that sonde-watchdog watches, and which dependants are scaled down.
+
+NODES   seen, lost, or unknown: then nothing is scaled, in either direction
+CAUSE   of lost: one-zone or all; of unknown: api-server-away, throttled, unreadable, or unheard
+SINCE   when that began
+SCALED  the dependants that are scaled down, or on their way: how many of all
+
+Lines below a cluster say why its object is not valid, why it cannot be probed, which zones are not seen, and what is being scaled.`
+
+func statusCommand(out *bytes.Buffer, t target) *cobra.Command {
+	var all bool
+	cmd := &cobra.Command{
+		Use:     "status [CLUSTER]",
+		Short:   "Show which clusters are seen, and what is scaled down",
+		Long:    statusHelp,
+		Example: "  sondectl watchdog status -A\n  sondectl watchdog status a -n shoot--a--b -o yaml",
+		Args:    cobra.MaximumNArgs(1),
+	}
+	t.add(cmd)
+	cmd.Flags().BoolVarP(&all, "all-namespaces", "A", false, "those of all namespaces")
+	cmd.MarkFlagsMutuallyExclusive("all-namespaces", "namespace")
+	output := printer.AddFormat(cmd, printer.Table, printer.YAML, printer.JSON)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if all && len(args) > 0 {
+			return settings.Usagef("--all-namespaces: must not be given with a CLUSTER: a name is that of one namespace")
+		}
+		objects, err := t.objects(all)
+		if err != nil {
+			return err
+		}
+		clusters, err := read(cmd.Context(), objects, args)
+		if err != nil {
+			return err
+		}
+		return write(out, clusters, output.Value)
+	}
+	return cmd
+}
+
+// read returns the cluster of that name, or all.
+func read(ctx context.Context, objects dynamic.ResourceInterface, args []string) ([]v1alpha1.WatchedCluster, error) {
+	var clusters []v1alpha1.WatchedCluster
+	decode := func(content map[string]any) error {
+		var c v1alpha1.WatchedCluster
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(content, &c); err != nil {
+			return fmt.Errorf("decode WatchedCluster: %w", err)
+		}
+		clusters = append(clusters, c)
+		return nil
+	}
+	if len(args) > 0 {
+		_, name, err := names.Parse(args[0], names.WatchedCluster)
+		if err != nil {
+			return nil, err
+		}
+		o, err := objects.Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return nil, fmt.Errorf("read WatchedCluster %q: %w", name, err)
+		}
+		return clusters, decode(o.Object)
+	}
+	list, err := objects.List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("list WatchedClusters: %w", err)
+	}
+	for i := range list.Items {
+		if err := decode(list.Items[i].Object); err != nil {
+			return nil, err
+		}
+	}
+	return clusters, nil
+}
+
+func pauseCommand(out *bytes.Buffer, t target, pause bool) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "pause CLUSTER",
+		Short:   "Have nothing of a cluster be scaled, in either direction",
+		Long:    "Have nothing of a cluster be scaled, in either direction, until sondectl watchdog resume. It is judged nevertheless. What is scaled down stays so.",
+		Example: "  sondectl watchdog pause a -n shoot--a--b",
+		Args:    cobra.ExactArgs(1),
+	}
+	says := "is paused: nothing is scaled"
+	if !pause {
+		cmd.Use, cmd.Short, cmd.Long = "resume CLUSTER", "Take back sondectl watchdog pause", "Take back sondectl watchdog pause. The next probe says what is scaled."
+		cmd.Example = "  sondectl watchdog resume a -n shoot--a--b"
+		says = "is not paused"
+	}
+	t.add(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		_, name, err := names.Parse(args[0], names.WatchedCluster)
+		if err != nil {
+			return err
+		}
+		objects, err := t.objects(false)
+		if err != nil {
+			return err
+		}
+		patch := fmt.Appendf(nil, `{"spec":{"paused":%t}}`, pause)
+		if _, err := objects.Patch(cmd.Context(), name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: "sondectl"}); err != nil {
+			return fmt.Errorf("change WatchedCluster %q: %w", name, err)
+		}
+		fmt.Fprintf(out, "%s %s\n", name, says)
+		return nil
+	}
+	return cmd
+}
+
+func importCommand(out *bytes.Buffer) *cobra.Command {
+	var name, namespace, key string
+	var local bool
+	cmd := &cobra.Command{
+		Use:   "import FILE",
+		Short: "Print the WatchedCluster of a file of Gardener's Dependency Watchdog",
+		Long: `Print the WatchedCluster that says what a file of a prober of Gardener's Dependency Watchdog says, for kubectl apply. The file
+may also be the ConfigMap that holds it. No server is asked. Unknown keys and bad values are errors.`,
+		Example: `  sondectl watchdog import dep-config.yaml --name a -n shoot--a--b | kubectl apply -f -
+
+  kubectl get configmap dependency-watchdog-prober-config -n garden -o yaml > prober.yaml
+  sondectl watchdog import prober.yaml --name a -n shoot--a--b | kubectl apply -f -`,
+		Args: cobra.ExactArgs(1),
+	}
+	cmd.Flags().StringVar(&name, "name", "config", "`NAME` of the WatchedCluster")
+	cmd.Flags().StringVarP(&namespace, "namespace", "n", "default", "`NAMESPACE` of the WatchedCluster, and of its dependants")
+	cmd.Flags().BoolVar(&local, "local", false, "the file is about the cluster that gets the object, whatever Secret it names")
+	cmd.Flags().StringVar(&key, "key", "", "`KEY` of the data of a ConfigMap; default its only one")
+	cmd.RunE = func(_ *cobra.Command, args []string) error {
+		spec, err := config.Import(args[0], key, namespace, local)
+		if err != nil {
+			return err
+		}
+		object := map[string]any{
+			"apiVersion": v1alpha1.GroupVersion.String(), "kind": "WatchedCluster",
+			"metadata": map[string]any{"name": name, "namespace": namespace}, "spec": spec,
+		}
+		return printer.WriteYAML(out, object)
+	}
+	return cmd
+}

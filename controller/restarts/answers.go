@@ -1,0 +1,174 @@
+package restarts
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
+	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
+	peerv1 "github.com/sonde-mesh/sonde/api/peer/v1"
+	"github.com/sonde-mesh/sonde/controller/watch"
+	"github.com/sonde-mesh/sonde/restartbudget"
+)
+
+// Answers answers what the admin API is asked about restarts. Errors are gRPC statuses. All fields are required.
+type Answers struct {
+	Restarts *Restarts
+	// Replica is the name of this one.
+	Replica string
+	// Others returns what other replicas that lead have decided, and the names of those that have not answered.
+	Others func(context.Context, *peerv1.ListDecisionsRequest) (decided []*peerv1.ListDecisionsPart, missing []string)
+	// Agent returns the state of the agent of a pod, and the agent if it has a session.
+	Agent func(pod watch.Key) (*adminv1.AgentState, *adminv1.Agent)
+}
+
+// Decisions returns what this replica has decided last, nil if it does not lead.
+func (a *Answers) Decisions(of *peerv1.ListDecisionsRequest) *peerv1.ListDecisionsPart {
+	return a.Restarts.Round().message(a.Replica, of)
+}
+
+func (r *Round) message(replica string, of *peerv1.ListDecisionsRequest) *peerv1.ListDecisionsPart {
+	if r == nil {
+		return nil
+	}
+	b := r.Breaker
+	m := &peerv1.ListDecisionsPart{Round: &adminv1.RestartRound{
+		Replica: replica, Epoch: r.Epoch, At: timestamppb.New(r.At),
+		Mode:        string(cmp.Or(r.Settings.Mode, restartbudget.Enforce)),
+		BreakerOpen: b.Open, Failed: uint32(b.Held), Workloads: uint32(b.Workloads), Guarded: uint32(b.Guarded),
+		BreakerNamespace: b.Alone.Name, BreakerNamespaceFailed: uint32(b.Alone.Held),
+	}}
+	for i := range r.Decisions {
+		d := &r.Decisions[i]
+		if namespace := of.GetNamespace(); namespace != "" && namespace != d.Request.Workload.Namespace {
+			continue
+		}
+		if uid := of.GetPodUid(); uid != "" && uid != d.Request.PodUID {
+			continue
+		}
+		m.Decisions = append(m.Decisions, &adminv1.RestartDecision{
+			PodUid: d.Request.PodUID, Container: d.Request.Name,
+			Verdict: string(d.Verdict), Reason: string(d.Reason), DryRun: d.DryRun,
+			Count: uint32(d.Count), Limit: uint32(d.Limit), Source: d.Source, Text: d.String(), Needs: d.Needs(),
+		})
+	}
+	return m
+}
+
+// decided is what the leader has decided last.
+type decided struct {
+	round   *adminv1.RestartRound // nil if no replica that leads has answered
+	of      map[restartbudget.ContainerKey]*adminv1.RestartDecision
+	missing []string
+}
+
+// decided asks all replicas. Of two that lead the one with the higher epoch does.
+func (a *Answers) decided(ctx context.Context, of *peerv1.ListDecisionsRequest) decided {
+	all, missing := a.Others(ctx, of)
+	all = append(all, a.Decisions(of))
+	newest := slices.MaxFunc(all, func(a, b *peerv1.ListDecisionsPart) int {
+		return cmp.Compare(a.GetRound().GetEpoch(), b.GetRound().GetEpoch())
+	})
+	d := decided{newest.GetRound(), map[restartbudget.ContainerKey]*adminv1.RestartDecision{}, missing}
+	for _, decision := range newest.GetDecisions() {
+		d.of[restartbudget.ContainerKey{PodUID: decision.GetPodUid(), Name: decision.GetContainer()}] = decision
+	}
+	return d
+}
+
+// why says what the leader has decided on a container that asks.
+func (d *decided) why(decision *adminv1.RestartDecision) string {
+	switch {
+	case decision != nil:
+		return decision.GetText()
+	case d.round == nil:
+		return "no leader of the control plane answers that decides on restarts"
+	}
+	return "the leader has not decided yet"
+}
+
+// List returns the restarts of a namespace, of all if that is "".
+func (a *Answers) List(ctx context.Context, namespace string) (*adminv1.ListRestartsResponse, error) {
+	s, err := a.Restarts.snapshot()
+	if err != nil {
+		return nil, err
+	}
+	d := a.decided(ctx, &peerv1.ListDecisionsRequest{Namespace: namespace})
+	response := &adminv1.ListRestartsResponse{Round: d.round, Tail: &adminv1.Tail{MissingReplicas: d.missing}}
+	namespaces, unhelpful := map[string]bool{}, map[string]bool{}
+	for _, p := range s.pods {
+		namespaces[p.Namespace] = true
+		if namespace != "" && p.Namespace != namespace {
+			continue
+		}
+		response.Guarded += uint32(len(p.Containers))
+		if s.waits(p) {
+			unhelpful[p.workload.String()] = true
+		}
+		for i := range p.Containers {
+			if m := s.restart(p, p.Containers[i].Name, d); m != nil {
+				response.Restarts = append(response.Restarts, m)
+			}
+		}
+	}
+	if namespace != "" && !namespaces[namespace] {
+		return nil, status.Errorf(codes.NotFound, "namespace %.100q has no guarded pod%s",
+			namespace, mesh.DidYouMean(namespace, slices.Collect(maps.Keys(namespaces))))
+	}
+	response.Unhelpful = slices.Sorted(maps.Keys(unhelpful))
+	return response, nil
+}
+
+// Explain returns what counts for the containers of a pod. The namespace may be "" if one alone has a pod of this name.
+func (a *Answers) Explain(ctx context.Context, namespace, name string) (*adminv1.ExplainRestartResponse, error) {
+	s, err := a.Restarts.snapshot()
+	if err != nil {
+		return nil, err
+	}
+	p, err := a.find(ctx, s, namespace, name)
+	if err != nil {
+		return nil, err
+	}
+	d := a.decided(ctx, &peerv1.ListDecisionsRequest{PodUid: p.uid})
+	state, agent := a.Agent(p.Key)
+	response := &adminv1.ExplainRestartResponse{
+		Namespace: p.Namespace, Pod: p.Name, Node: p.Node, Ready: p.Ready, Agent: state, AgentVersion: agent.GetVersion(),
+		AgentOutdated: agent != nil && !slices.Contains(agent.GetFeatures(), agentv1.FeatureRestartGrants),
+		Workload:      s.workload(p), Round: d.round, MissingReplicas: d.missing,
+	}
+	for i := range p.Containers {
+		response.Containers = append(response.Containers, s.container(p, p.Containers[i], d))
+	}
+	return response, nil
+}
+
+// find returns the guarded pod of that name.
+func (a *Answers) find(ctx context.Context, s *snapshot, namespace, name string) (namedPod, error) {
+	var found []namedPod
+	var names, namespaces []string
+	for _, p := range s.pods {
+		if namespace != "" && p.Namespace != namespace {
+			continue
+		}
+		names = append(names, p.Name)
+		if p.Name == name {
+			found, namespaces = append(found, p), append(namespaces, p.Namespace)
+		}
+	}
+	switch len(found) {
+	case 0:
+		return namedPod{}, a.Restarts.notGuarded(ctx, namespace, name, names)
+	case 1:
+		return found[0], nil
+	}
+	return namedPod{}, status.Errorf(codes.InvalidArgument, "pod %.100q is in the namespaces %s: name one",
+		name, strings.Join(namespaces, ", "))
+}

@@ -1,0 +1,85 @@
+package ca
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// ErrNoRotation says that no rotation is in progress.
+var ErrNoRotation = errors.New("no rotation in progress")
+
+// Progress is how far a process is with the rotation of CAs.
+type Progress struct {
+	// Step is StepNone if no rotation is in progress.
+	Step Step
+	// Trusted is the ID of the CAs that clients are to trust, Epoch their epoch. Signing is the ID of the one that
+	// signs.
+	Trusted string
+	Epoch   int64
+	Signing string
+	// Forced says that the rotation does not wait for silent clients.
+	Forced bool
+	// Since is Kept.Since.
+	Since time.Time
+}
+
+// Progress returns the progress.
+func (k *Kept) Progress() Progress {
+	forced := k.Rotation != nil && k.Rotation.Forced
+	return Progress{Step: k.Step(), Trusted: k.ID(), Epoch: k.Epoch, Signing: k.Signing.ID, Forced: forced, Since: k.Since}
+}
+
+// Start starts a rotation to the CA that create makes. It does nothing if one is in progress.
+func (s *Shared[S]) Start(ctx context.Context, create func() (*CA, error)) error {
+	_, err := s.Change(ctx, func(now S) (none S, err error) {
+		set := now.kept().Set
+		if set.Rotation != nil {
+			return none, nil
+		}
+		next, err := create()
+		if err != nil {
+			return none, fmt.Errorf("start rotation of %s: %w", s.Name, err)
+		}
+		return now.With(set.Start(next, s.Now())), nil
+	})
+	return err
+}
+
+// Force makes the rotation in progress not wait for silent clients, in this step and the following ones.
+func (s *Shared[S]) Force(ctx context.Context) error {
+	return s.Order(ctx, func(now S) (none S) {
+		if set := now.kept().Set; !set.Rotation.Forced {
+			return now.With(set.Force())
+		}
+		return none
+	})
+}
+
+// Order stores and uses the state that decide makes of the one with a rotation in progress; nil for no change.
+func (s *Shared[S]) Order(ctx context.Context, decide func(now S) S) error {
+	_, err := s.Change(ctx, func(now S) (none S, err error) {
+		if now.kept().Rotation == nil {
+			return none, fmt.Errorf("%s: %w", s.Name, ErrNoRotation)
+		}
+		return decide(now), nil
+	})
+	return err
+}
+
+// Advance goes on to the step after the one of from if done returns true, and returns whether it did: not if that step is
+// over, since the caller has decided on it alone. begin may change the state of the next step; nil for no change.
+func (s *Shared[S]) Advance(ctx context.Context, from Progress, done func(now S) bool, begin func(next S)) (bool, error) {
+	return s.Change(ctx, func(now S) (none S, err error) {
+		set := now.kept().Set
+		if set.Rotation == nil || set.Step() != from.Step || set.Epoch != from.Epoch || !done(now) {
+			return none, nil
+		}
+		next := now.With(set.Next(s.Now()))
+		if begin != nil {
+			begin(next)
+		}
+		return next, nil
+	})
+}

@@ -1,0 +1,223 @@
+package ca
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sonde-mesh/sonde/identity/secret"
+)
+
+// maxConflicts is how often a change is decided anew after another process was faster.
+const maxConflicts = 5
+
+// State is a Set and what else its secret has. It embeds a Kept, and is immutable.
+type State[S any] interface {
+	comparable
+	// With returns the state with another Set.
+	With(set *Set) S
+	// Encode returns what Shared.Decode reads.
+	Encode() ([]byte, error)
+	kept() *Kept
+}
+
+// Kept is the part of a State that is the same for all CAs. A Shared sets all but Set.
+type Kept struct {
+	*Set
+	// Since is when this process began to use this epoch and step.
+	Since   time.Time
+	version string
+}
+
+func (k *Kept) kept() *Kept { return k }
+
+// Shared is a State in a secret that processes share. Each change is one compare-and-swap, decided anew after a
+// conflict. The exported fields must be set before Open, and not changed.
+type Shared[S State[S]] struct {
+	Storage secret.Shared
+	// Name of the secret.
+	Name string
+	// Decode reads a state. Its errors must not contain keys.
+	Decode func(data []byte) (S, error)
+	// Used is called when another state is in use. It must not call methods of the Shared that change or hold it.
+	Used func(ctx context.Context, before, now S)
+	Now  func() time.Time
+
+	// current is what the storage has. Handshakes read it without a lock.
+	current atomic.Pointer[S]
+	// step is locked from the decision on a change until the change is in use, which includes the write to the storage.
+	step sync.RWMutex
+	// taken says that Open or Change has taken over what another process wrote, since Follow last returned true. It is
+	// guarded by step.
+	taken bool
+}
+
+// Open reads the state. If there is none it stores what create returns, unless another process is faster; created says
+// whether it did. Without create the error wraps fs.ErrNotExist.
+func (s *Shared[S]) Open(ctx context.Context, create func() (S, error)) (created bool, err error) {
+	now, err := s.read(ctx)
+	if create != nil && errors.Is(err, fs.ErrNotExist) {
+		now, err = s.create(ctx, create)
+		if created = err == nil; errors.Is(err, fs.ErrExist) {
+			now, err = s.read(ctx)
+		}
+	}
+	if err == nil {
+		s.put(ctx, now)
+		s.taken = !created
+	}
+	return created, err
+}
+
+// create stores what create returns. The error wraps fs.ErrExist if another process was faster.
+func (s *Shared[S]) create(ctx context.Context, create func() (S, error)) (S, error) {
+	first, err := create()
+	if err != nil {
+		return first, err
+	}
+	data, err := first.Encode()
+	if err != nil {
+		return first, err
+	}
+	if first.kept().version, err = s.Storage.Create(ctx, s.Name, data); err != nil {
+		return first, fmt.Errorf("create %s: %w", s.Name, err)
+	}
+	return first, nil
+}
+
+// Current returns the state in use.
+func (s *Shared[S]) Current() S { return *s.current.Load() }
+
+// Hold returns the state in use, which does not change before release is called.
+func (s *Shared[S]) Hold() (now S, release func()) {
+	s.step.RLock()
+	return s.Current(), s.step.RUnlock
+}
+
+// Register registers the metrics. meshName is empty for the serving CA. Without a registerer it does nothing.
+func (s *Shared[S]) Register(registerer prometheus.Registerer, meshName string) error {
+	return register(registerer, meshName, s.Now, func() *Set { return s.Current().kept().Set })
+}
+
+// Follow takes over what another process may have written, and returns whether that was another state. It also returns
+// true once after Open or Change has taken one over: only who follows tells others.
+func (s *Shared[S]) Follow(ctx context.Context) (bool, error) {
+	for {
+		before := s.Current()
+		now, err := s.newer(ctx, before)
+		if err != nil {
+			return false, err
+		}
+		if followed, done := s.replace(ctx, before, now); done {
+			return followed, nil
+		}
+	}
+}
+
+// replace uses a state that was read without the lock. It is not done if the state before it was replaced meanwhile,
+// which may be newer.
+func (s *Shared[S]) replace(ctx context.Context, before, now S) (followed, done bool) {
+	s.step.Lock()
+	defer s.step.Unlock()
+	if s.Current() != before {
+		return false, false
+	}
+	s.take(ctx, now)
+	followed, s.taken = s.taken, false
+	return followed, true
+}
+
+// Change stores and uses the state that decide makes of the current one, and returns whether it did. decide returns nil
+// for no change. It is called again after a conflict.
+func (s *Shared[S]) Change(ctx context.Context, decide func(now S) (S, error)) (bool, error) {
+	s.step.Lock()
+	defer s.step.Unlock()
+	var none S
+	for range maxConflicts {
+		before := s.Current()
+		next, err := decide(before)
+		if err != nil || next == none {
+			return false, err
+		}
+		if err = s.update(ctx, next, before.kept().version); err == nil {
+			s.put(ctx, next)
+			return true, nil
+		}
+		if errors.Is(err, secret.ErrConflict) {
+			next, err = s.newer(ctx, before)
+		}
+		if err != nil {
+			return false, fmt.Errorf("change %s: %w", s.Name, err)
+		}
+		s.take(ctx, next)
+	}
+	return false, fmt.Errorf("change %s: %d other writers were faster: %w", s.Name, maxConflicts, secret.ErrConflict)
+}
+
+func (s *Shared[S]) update(ctx context.Context, next S, version string) error {
+	data, err := next.Encode()
+	if err == nil {
+		next.kept().version, err = s.Storage.Update(ctx, s.Name, data, version)
+	}
+	return err
+}
+
+// take uses what was read, if it is another state. step is locked.
+func (s *Shared[S]) take(ctx context.Context, now S) {
+	if now.kept().version != s.Current().kept().version {
+		s.put(ctx, now)
+		s.taken = true
+	}
+}
+
+// put makes a state that is in the storage the current one. step is locked, except by Open, before others have s.
+func (s *Shared[S]) put(ctx context.Context, now S) {
+	k := now.kept()
+	k.Since = s.Now()
+	before := s.current.Load()
+	if before == nil {
+		s.current.Store(&now)
+		return
+	}
+	if was := (*before).kept(); was.Epoch == k.Epoch && was.Step() == k.Step() {
+		k.Since = was.Since
+	}
+	s.current.Store(&now)
+	s.Used(ctx, *before, now)
+}
+
+func (s *Shared[S]) read(ctx context.Context) (S, error) {
+	data, version, err := s.Storage.Read(ctx, s.Name)
+	var now S
+	if err == nil {
+		now, err = s.Decode(data)
+	}
+	if err != nil {
+		return now, fmt.Errorf("read %s: %w", s.Name, err)
+	}
+	now.kept().version = version
+	return now, nil
+}
+
+// newer returns what is in the storage, unless it was removed, or is older than what is in use: a restored backup would
+// take CAs from the clients that trust them.
+func (s *Shared[S]) newer(ctx context.Context, before S) (S, error) {
+	now, err := s.read(ctx)
+	if errors.Is(err, fs.ErrNotExist) {
+		return now, fmt.Errorf("it was removed, and is still used here: %w", err)
+	}
+	if err != nil {
+		return now, err
+	}
+	if is, used := now.kept().Epoch, before.kept().Epoch; is < used {
+		return now, fmt.Errorf("read %s: epoch: %d: must be at least %d, the epoch in use; "+
+			"to use a CA that was restored, restart the control plane and rotate the CA", s.Name, is, used)
+	}
+	return now, nil
+}

@@ -1,0 +1,38 @@
+package run
+
+import (
+	"context"
+	"time"
+)
+
+// Every is for a loop that turns at once, and then each d until ctx ends.
+func Every(ctx context.Context, d time.Duration) func(yield func() bool) { return EveryOr(ctx, d, nil) }
+
+// EveryOr is Every for a loop that turns when wake is set, too.
+func EveryOr(ctx context.Context, d time.Duration, wake <-chan struct{}) func(yield func() bool) {
+	return func(yield func() bool) {
+		ticker := time.NewTicker(d)
+		defer ticker.Stop()
+		for yield() {
+			select {
+			case <-ctx.Done():
+				return
+			case <-ticker.C:
+			case <-wake:
+			}
+		}
+	}
+}
+
+// Ticks is for a loop that turns after d, and then each d until ctx ends.
+func Ticks(ctx context.Context, d time.Duration) func(yield func() bool) {
+	return func(yield func() bool) {
+		first := true
+		for range Every(ctx, d) {
+			if !first && !yield() {
+				return
+			}
+			first = false
+		}
+	}
+}

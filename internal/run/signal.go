@@ -1,0 +1,16 @@
+// Package run has loops, and what they wait for.
+package run
+
+// Signal wakes a loop. Signals that are set before the loop receives are one.
+type Signal chan struct{}
+
+// NewSignal returns a Signal that is not set.
+func NewSignal() Signal { return make(Signal, 1) }
+
+// Set wakes the loop, now or when it receives next. It does not block.
+func (s Signal) Set() {
+	select {
+	case s <- struct{}{}:
+	default: // it is set already
+	}
+}

@@ -1,0 +1,76 @@
+package apiserver
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// auditPolicy has the API server log what service accounts ask for.
+const auditPolicy = `
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+- {level: Metadata, userGroups: ["system:serviceaccounts"]}
+- {level: None}
+`
+
+func (c *Cluster) auditLog() string { return filepath.Join(c.directory, "audit.log") }
+
+// Request is one that a service account has sent to the API server.
+type Request struct {
+	// Namespace is "" for objects of the cluster, and for those of all namespaces.
+	Namespace, Verb, Group, Resource string
+	// Name of the object, "" for several.
+	Name string
+	// Allowed says that a role allows it. Role names one of these, as in ClusterRole "sonde-cp".
+	Allowed bool
+	Role    string
+}
+
+// String returns the request as a rule of a role has it.
+func (r Request) String() string {
+	return fmt.Sprintf("%s %s %q in namespace %q", r.Verb, r.Resource, r.Group, r.Namespace)
+}
+
+// Requests returns what a user has asked for, such as system:serviceaccount:shop:default.
+func (c *Cluster) Requests(user string) (all []Request, err error) {
+	log, err := os.Open(c.auditLog())
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = log.Close() }()
+	lines := bufio.NewScanner(log)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		var e struct {
+			Verb        string
+			User        struct{ Username string }
+			ObjectRef   *struct{ Resource, Subresource, Namespace, Name, APIGroup string }
+			Annotations map[string]string
+
+			ResponseStatus struct{ Code int }
+		}
+		if json.Unmarshal(lines.Bytes(), &e) != nil || e.User.Username != user || e.ObjectRef == nil {
+			continue // the last line may not be whole yet
+		}
+		r := Request{Namespace: e.ObjectRef.Namespace, Verb: e.Verb, Group: e.ObjectRef.APIGroup, Resource: e.ObjectRef.Resource, Name: e.ObjectRef.Name}
+		if s := e.ObjectRef.Subresource; s != "" {
+			r.Resource += "/" + s
+		}
+		r.Allowed = e.Annotations["authorization.k8s.io/decision"] == "allow"
+		_, r.Role, _ = strings.Cut(e.Annotations["authorization.k8s.io/reason"], " of ")
+		r.Role, _, _ = strings.Cut(r.Role, " to ")
+		all = append(all, r)
+		if e.Verb == "patch" && e.ResponseStatus.Code == http.StatusCreated { // an apply of what was not there needs both rights
+			r.Verb = "create"
+			all = append(all, r)
+		}
+	}
+	return all, lines.Err()
+}

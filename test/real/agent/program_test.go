@@ -1,0 +1,301 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/internal/testing/controlplanetest"
+	"github.com/sonde-mesh/sonde/internal/testing/logtest"
+	"github.com/sonde-mesh/sonde/internal/testing/wait"
+	"github.com/sonde-mesh/sonde/test/harness"
+	"github.com/sonde-mesh/sonde/test/must"
+)
+
+// freeAddresses returns addresses of this machine that no other test has.
+func freeAddresses(t testing.TB, n int) []string {
+	t.Helper()
+	all, release, err := harness.FreeAddresses(n)
+	must.Do(t, err)
+	t.Cleanup(func() {
+		if err := release(); err != nil {
+			t.Error(err)
+		}
+	})
+	return all
+}
+
+func portOf(t testing.TB, address string) string {
+	t.Helper()
+	_, port, err := net.SplitHostPort(address)
+	must.Do(t, err)
+	return port
+}
+
+// listenAgain listens on an address that has just been closed. A program that another test starts has the listener, too, until it calls exec.
+func listenAgain(ctx context.Context, network, address string) (net.Listener, error) {
+	for {
+		l, err := new(net.ListenConfig).Listen(ctx, network, address)
+		if !errors.Is(err, syscall.EADDRINUSE) {
+			return l, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, err
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// newControlPlane returns a control plane with these features whose agents' Envoys have a bootstrap.
+func newControlPlane(t testing.TB, bootstrap []byte, features ...string) *controlplanetest.ControlPlane {
+	t.Helper()
+	cp := controlplanetest.New(t, controlplanetest.Options{Listen: listenAgain, Address: freeAddresses(t, 1)[0], Bootstrap: bootstrap})
+	cp.Set(func(s *controlplanetest.State) { s.Features = features })
+	return cp
+}
+
+// program is sonde-dp as a process.
+type program struct {
+	t     testing.TB
+	cmd   *exec.Cmd
+	logs  *logtest.Buffer
+	admin string
+	ended chan struct{} // closed when it has, and cmd.ProcessState says how
+}
+
+// command returns the command that runs an agent of a control plane, with its admin address.
+func command(t testing.TB, cp *controlplanetest.ControlPlane, args ...string) (cmd *exec.Cmd, admin string) {
+	t.Helper()
+	admin = freeAddresses(t, 1)[0]
+	token := filepath.Join(t.TempDir(), "token")
+	must.Do(t, os.WriteFile(token, []byte("good\n"), 0o600))
+	return exec.CommandContext(t.Context(), sondeDP, append([]string{
+		"run", "--cp-address=" + cp.Address, "--ca-cert-file=" + cp.CAFile, "--name=web-1", "--dataplane-token-file=" + token,
+		"--admin-addr=" + admin, "--envoy-path=" + envoyPath, "--work-dir=" + filepath.Join(t.TempDir(), "work"), "--concurrency=1",
+	}, args...)...), admin
+}
+
+// start starts sonde-dp with more variables in its environment, and waits until it is ready.
+func start(t testing.TB, cp *controlplanetest.ControlPlane, env []string, args ...string) *program {
+	t.Helper()
+	p := &program{t: t}
+	p.cmd, p.admin = command(t, cp, args...)
+	p.cmd.Env = append(os.Environ(), env...)
+	p.run()
+	p.waitReady()
+	return p
+}
+
+// run starts the process. It is killed when the test ends.
+func (p *program) run() {
+	p.t.Helper()
+	p.logs, p.ended = &logtest.Buffer{}, make(chan struct{})
+	p.cmd.Stdout, p.cmd.Stderr = p.logs, p.logs
+	must.Do(p.t, p.cmd.Start())
+	go func() {
+		_ = p.cmd.Wait() // the state says how
+		close(p.ended)
+	}()
+	p.t.Cleanup(func() {
+		_ = p.cmd.Process.Kill()
+		<-p.ended
+		if p.t.Failed() {
+			p.t.Log(p.logs)
+		}
+	})
+}
+
+// client asks with a connection for each request. A request that never ends fails with the test.
+func client() *http.Client {
+	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: new(net.Dialer).DialContext}}
+}
+
+// ask returns code and body of an answer, and code 0 if there is none.
+func ask(t testing.TB, url string) (int, string) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
+	must.Do(t, err)
+	answer, err := client().Do(request)
+	if err != nil {
+		return 0, err.Error()
+	}
+	body, err := io.ReadAll(answer.Body)
+	if err := errors.Join(err, answer.Body.Close()); err != nil {
+		return 0, err.Error()
+	}
+	return answer.StatusCode, string(body)
+}
+
+// get asks the admin address.
+func (p *program) get(path string) (int, string) {
+	p.t.Helper()
+	return ask(p.t, "http://"+p.admin+path)
+}
+
+func (p *program) waitReady() {
+	p.t.Helper()
+	wait.Until(p.t, "the agent to be ready", func() error {
+		if code, body := p.get("/readyz"); code != http.StatusOK {
+			return fmt.Errorf("%d %s", code, body)
+		}
+		return nil
+	})
+}
+
+// waitLogged waits until a text is in the log.
+func (p *program) waitLogged(text string) {
+	p.t.Helper()
+	wait.For(p.t, fmt.Sprintf("%q in the log", text), func() bool { return strings.Contains(p.logs.String(), text) })
+}
+
+// signal sends a signal to the process.
+func (p *program) signal(s os.Signal) {
+	p.t.Helper()
+	must.Do(p.t, p.cmd.Process.Signal(s))
+}
+
+var startedLine = regexp.MustCompile(`(?:envoy started.*?"pid":)(\d+)`)
+
+// envoys are the process IDs of all Envoys that were started.
+func (p *program) envoys() (pids []int) {
+	p.t.Helper()
+	for _, m := range startedLine.FindAllStringSubmatch(p.logs.String(), -1) {
+		pid, err := strconv.Atoi(m[1])
+		must.Do(p.t, err)
+		pids = append(pids, pid)
+	}
+	return pids
+}
+
+// gone returns an error while a process runs.
+func gone(pid int) error {
+	state, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err == nil && !strings.Contains(string(state), ") Z ") { // a zombie runs no more: its parent has yet to ask
+		return fmt.Errorf("process %d lives", pid)
+	}
+	return nil
+}
+
+func waitGone(t testing.TB, pids ...int) {
+	t.Helper()
+	for _, pid := range pids {
+		wait.Until(t, "", func() error { return gone(pid) })
+	}
+}
+
+// waitPort waits until a port accepts connections, or until it does not.
+func waitPort(t testing.TB, at string, open bool) {
+	t.Helper()
+	wait.Until(t, "", func() error {
+		c, err := new(net.Dialer).DialContext(t.Context(), "tcp", at)
+		if err == nil {
+			_ = c.Close()
+		}
+		if (err == nil) != open {
+			return fmt.Errorf("connect to %s: %w", at, errors.Join(err, errors.New("want it "+map[bool]string{true: "open", false: "closed"}[open])))
+		}
+		return nil
+	})
+}
+
+// listen returns a port of this machine that accepts connections without anybody who reads them: its backlog is enough for all of a test.
+func listen(t testing.TB) net.Listener {
+	t.Helper()
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	must.Do(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	return l
+}
+
+// serve serves HTTP, and returns the address.
+func serve(t testing.TB, h http.HandlerFunc) string {
+	t.Helper()
+	l, server, served := listen(t), &http.Server{Handler: h}, make(chan struct{})
+	go func() {
+		defer close(served)
+		_ = server.Serve(l) // it says that it was closed
+	}()
+	t.Cleanup(func() {
+		_ = server.Close()
+		<-served
+	})
+	return l.Addr().String()
+}
+
+// Guarded agents
+
+// probeEnv returns the environment of a pod with a liveness probe of a port.
+func probeEnv(t testing.TB, port string) []string {
+	t.Helper()
+	number, err := strconv.ParseInt(port, 10, 32)
+	must.Do(t, err)
+	table, err := mesh.ProbeTable{
+		{ID: "live", Container: "app", Type: mesh.ProbeLiveness, TimeoutSeconds: 1, HTTPGet: &mesh.HTTPGetProbe{Path: "/", Port: int32(number)}},
+	}.Encode()
+	must.Do(t, err)
+	return []string{mesh.EnvProbeTable + "=" + table, mesh.EnvInstanceIP + "=127.0.0.1"}
+}
+
+// startGuarded starts sonde-dp with a probe and a virtual port, which makes it a guard. It returns where the kubelet asks.
+func startGuarded(t testing.TB, cp *controlplanetest.ControlPlane, args ...string) (p *program, url string) {
+	t.Helper()
+	app := portOf(t, serve(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, "ok") }))
+	virtual := portOf(t, freeAddresses(t, 1)[0])
+	p = start(t, cp, probeEnv(t, app), append(args, "--virtual-probes-port="+virtual)...)
+	return p, fmt.Sprintf("http://127.0.0.1:%s/%s/", virtual, app)
+}
+
+// worker waits for the child of the guard that is no Envoy.
+func (p *program) worker() (pid int) {
+	p.t.Helper()
+	wait.Until(p.t, "", func() error {
+		list, err := os.ReadFile(fmt.Sprintf("/proc/%[1]d/task/%[1]d/children", p.cmd.Process.Pid))
+		if err != nil {
+			return err
+		}
+		workers := strings.Fields(string(list))
+		for _, envoy := range p.envoys() {
+			workers = slices.DeleteFunc(workers, func(pid string) bool { return pid == strconv.Itoa(envoy) })
+		}
+		if len(workers) != 1 {
+			return fmt.Errorf("the guard's children are %q", workers)
+		}
+		pid, err = strconv.Atoi(workers[0])
+		return err
+	})
+	return pid
+}
+
+// waitAdopted waits until agents have so often gone on with the Envoy of one that has died.
+func (p *program) waitAdopted(times int) {
+	p.t.Helper()
+	wait.Until(p.t, "", func() error {
+		if n := strings.Count(p.logs.String(), "envoy adopted"); n != times {
+			return fmt.Errorf("Envoy was adopted %d times, want %d", n, times)
+		}
+		return nil
+	})
+}
+
+// killWorker returns the process ID of the worker that it has killed.
+func (p *program) killWorker() int {
+	p.t.Helper()
+	pid := p.worker()
+	must.Do(p.t, syscall.Kill(pid, syscall.SIGKILL))
+	return pid
+}

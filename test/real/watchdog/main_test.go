@@ -1,0 +1,19 @@
+// Package watchdog runs sonde-watchdog on a real API server. There are no kubelets and no controllers: tests renew the leases of nodes, and follow the
+// replicas of Deployments.
+package watchdog
+
+import (
+	"os"
+	"testing"
+
+	"github.com/sonde-mesh/sonde/internal/testing/slowtest"
+	"github.com/sonde-mesh/sonde/test/apiserver"
+)
+
+// cluster is the one of all tests of this package.
+var cluster *apiserver.Cluster
+
+func TestMain(m *testing.M) {
+	slowtest.SkipAll(m, "a real API server")
+	os.Exit(apiserver.Run(m, &cluster))
+}

@@ -1,0 +1,66 @@
+package watchdog
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/sonde-mesh/sonde/test/harness"
+	"github.com/sonde-mesh/sonde/test/must"
+)
+
+// An operator looks at a cluster, pauses it, and has it go on, by sondectl.
+func TestSondectl(t *testing.T) {
+	program, err := harness.BuildInto(t.Context(), filepath.Join(t.TempDir(), "bin"), "cmd/sondectl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newScene(t, "operated", 3)
+	s.watch("local: true")
+	s.start("a")
+	s.verdict("seen", "")
+	run := func(ctx context.Context, args string) string {
+		var out bytes.Buffer
+		cmd := exec.CommandContext(ctx, program, append(strings.Fields("watchdog "+args), "--kubeconfig="+cluster.Kubeconfig)...)
+		cmd.Stdout, cmd.Stderr = &out, &out
+		if err := cmd.Run(); err != nil {
+			return err.Error() + ": " + out.String()
+		}
+		return out.String()
+	}
+	says := func(args string, want ...string) {
+		t.Helper()
+		must.Poll(t, args, func(ctx context.Context) error {
+			out := run(ctx, args)
+			for _, w := range want {
+				if !strings.Contains(strings.Join(strings.Fields(out), " "), w) {
+					return fmt.Errorf("no %q in %s", w, out)
+				}
+			}
+			return nil
+		})
+	}
+	says("status -A", "operated operated seen - ")
+	says("status nosuch -n operated", "exit status 1", `read WatchedCluster "nosuch"`, "not found")
+	says("status operated -A", "exit status 2", "--all-namespaces")
+	says("pause operated -n operated", "operated is paused: nothing is scaled")
+	says("status operated -n operated", "operated operated seen - ", " yes 0 of 3")
+	says("pause nosuch -n operated", "exit status 1", `change WatchedCluster "nosuch"`)
+	s.connect(false)
+	s.verdict("lost", "all")
+	s.stays("paused", longEnough)
+	says("resume operated -n operated", "operated is not paused")
+	s.scaled(0, 0, 0)
+	says("status -n operated", "operated operated lost all", "3 of 3", "Deployment kcm: Lowered, replicas 2")
+	says("status operated -n operated -o yaml", "verdict: lost")
+	says("explain operated -n operated", "nodes: lost (all) for ", "3 of 3 nodes have not renewed their leases for 3s, although the API server answers", "(all) 3 3 0 lost all",
+		"Deployment/mcm 0 0 1 Lowered nothing", "Deployment/kcm 1 0 2 Lowered nothing")
+	says("explain operated -n operated -o json", `"next": "dependants are scaled down, level by level"`, `"replicas": 0`)
+	says("explain nosuch -n operated", "exit status 1", `read WatchedCluster "nosuch"`)
+	s.connect(true)
+	s.scaled(2, 1, 1)
+}

@@ -1,0 +1,24 @@
+package virtualplane
+
+import (
+	"log/slog"
+	"strings"
+)
+
+// Log returns a logger that calls write for each line, without its time.
+func Log(write func(line string)) *slog.Logger {
+	return slog.New(slog.NewTextHandler(lines(write), &slog.HandlerOptions{Level: slog.LevelDebug, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.TimeKey {
+			return slog.Attr{}
+		}
+		return a
+	}}))
+}
+
+type lines func(line string)
+
+// Write implements io.Writer.
+func (l lines) Write(line []byte) (int, error) {
+	l(strings.TrimSpace(string(line)))
+	return len(line), nil
+}

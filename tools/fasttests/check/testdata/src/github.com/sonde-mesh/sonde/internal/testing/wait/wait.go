@@ -1,0 +1,5 @@
+package wait
+
+import "testing"
+
+func For(testing.TB, string, func() bool) {}
