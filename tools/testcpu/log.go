@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -18,15 +19,28 @@ const expensive = 5
 type entry struct {
 	directory string
 	took      time.Duration
+	// slowness of the machine then. It is 1 where it was not measured: in a package that keeps its budget on any machine.
+	slowness float64
+}
+
+// over tells whether the package took more than so many budgets, on a machine that is as fast as the one they are for.
+func (e entry) over(budgets float64) bool { return e.took.Seconds()/e.slowness > budgets*budget.Seconds() }
+
+// String is the CPU time, and the slowness if it is known.
+func (e entry) String() string {
+	if e.slowness == 1 {
+		return fmt.Sprintf("%.1f s", e.took.Seconds())
+	}
+	return fmt.Sprintf("%.1f s at a slowness of %.1f", e.took.Seconds(), e.slowness)
 }
 
 // judge returns an error if the package took far more than its budget.
 func (e entry) judge() error {
-	if e.took <= tolerated*budget {
+	if !e.over(tolerated) {
 		return nil
 	}
-	return fmt.Errorf("%s used %.1f s of CPU time, over %d times its budget of %s: make its tests cheaper, or move them to test/real",
-		e.directory, e.took.Seconds(), tolerated, budget)
+	return fmt.Errorf("%s used %s of CPU time, over %d times its budget of %s: make its tests cheaper, or move them to test/real",
+		e.directory, e, tolerated, budget)
 }
 
 // append adds a line to a log that other processes add to, too.
@@ -36,29 +50,31 @@ func (e entry) append(log string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, file.Close()) }()
-	_, err = fmt.Fprintf(file, "%.3f %s\n", e.took.Seconds(), e.directory)
+	_, err = fmt.Fprintf(file, "%.3f %.2f %s\n", e.took.Seconds(), e.slowness, e.directory)
 	return err
 }
 
-// read returns the runs in a log. Those of one package are one. A log that was not begun has none.
+// read returns the runs in a log. Those of one package are one, on the slowest machine that it had. A log that was not begun has none.
 func read(log string) ([]entry, error) {
 	data, err := os.ReadFile(log)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
-	took := map[string]time.Duration{}
+	packages := map[string]entry{}
 	for line := range strings.Lines(string(data)) {
-		number, directory, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
-		seconds, err := strconv.ParseFloat(number, 64)
-		if err != nil || directory == "" {
-			return nil, fmt.Errorf("read %s: invalid line %q, want seconds and a directory", log, line)
+		fields := strings.SplitN(strings.TrimSuffix(line, "\n"), " ", 3)
+		if len(fields) < 3 {
+			return nil, fmt.Errorf("read %s: invalid line %q, want seconds, the slowness and a directory", log, line)
 		}
-		took[directory] += time.Duration(seconds * float64(time.Second))
+		seconds, err := strconv.ParseFloat(fields[0], 64)
+		slowness, err2 := strconv.ParseFloat(fields[1], 64)
+		if err := errors.Join(err, err2); err != nil || slowness <= 0 {
+			return nil, fmt.Errorf("read %s: invalid line %q, want seconds, the slowness and a directory", log, line)
+		}
+		e := packages[fields[2]]
+		packages[fields[2]] = entry{fields[2], e.took + time.Duration(seconds*float64(time.Second)), max(e.slowness, slowness)}
 	}
-	var all []entry
-	for directory, t := range took {
-		all = append(all, entry{directory, t})
-	}
+	all := slices.Collect(maps.Values(packages))
 	slices.SortFunc(all, func(a, b entry) int {
 		return cmp.Or(cmp.Compare(b.took, a.took), cmp.Compare(a.directory, b.directory))
 	})
@@ -78,10 +94,10 @@ func summary(all []entry) string {
 	fmt.Fprintf(&b, "CPU time: %.1f s in %d packages\n", sum.Seconds(), len(all))
 	for i, e := range all {
 		switch {
-		case e.took > tolerated*budget:
-			fmt.Fprintf(&b, "%8.1f s  %s, over %d times the budget of %s: failed\n", e.took.Seconds(), e.directory, tolerated, budget)
-		case e.took > budget:
-			fmt.Fprintf(&b, "%8.1f s  %s, over the budget of %s\n", e.took.Seconds(), e.directory, budget)
+		case e.over(tolerated):
+			fmt.Fprintf(&b, "%8.1f s  %s, over %d times the budget of %s: failed (slowness %.1f)\n", e.took.Seconds(), e.directory, tolerated, budget, e.slowness)
+		case e.over(1):
+			fmt.Fprintf(&b, "%8.1f s  %s, over the budget of %s (slowness %.1f)\n", e.took.Seconds(), e.directory, budget, e.slowness)
 		case i < expensive:
 			fmt.Fprintf(&b, "%8.1f s  %s\n", e.took.Seconds(), e.directory)
 		}

@@ -77,13 +77,25 @@ func TestCPUTime(t *testing.T) {
 }
 
 func TestBudget(t *testing.T) {
-	for took, want := range map[time.Duration]string{
-		29 * time.Second: "<nil>",
-		31 * time.Second: "a used 31.0 s of CPU time, over 3 times its budget of 10s: make its tests cheaper, or move them to test/real",
+	for _, test := range []struct {
+		entry
+		want string
+	}{
+		{entry{"a", 29 * time.Second, 1}, "<nil>"},
+		{entry{"a", 31 * time.Second, 1}, "a used 31.0 s of CPU time, over 3 times its budget of 10s: make its tests cheaper, or move them to test/real"},
+		{entry{"a", 59 * time.Second, 2}, "<nil>"},
+		{entry{"a", 61 * time.Second, 2}, "a used 61.0 s at a slowness of 2.0 of CPU time, over 3 times its budget of 10s: make its tests cheaper, or move them to test/real"},
 	} {
-		if got := fmt.Sprint(entry{"a", took}.judge()); got != want {
-			t.Errorf("judge() of %s = %s, want %s", took, got, want)
+		if got := fmt.Sprint(test.judge()); got != test.want {
+			t.Errorf("judge() of %s = %s, want %s", test.entry, got, test.want)
 		}
+	}
+}
+
+func TestSlowness(t *testing.T) {
+	slowness, err := measureSlowness()
+	if err != nil || slowness <= 0 {
+		t.Fatalf("measureSlowness() = %v, %v, want more than 0", slowness, err)
 	}
 }
 
@@ -109,27 +121,30 @@ func TestSummary(t *testing.T) {
 		t.Errorf("run() = %d, %v, output %q", code, err, &out)
 	}
 	for _, e := range []entry{
-		{"a", time.Second}, {"b", 6 * time.Second}, {"b", 5 * time.Second}, {"c", 31 * time.Second}, {"d", 3 * time.Second}, {"e", 2 * time.Second}, {"f", 500 * time.Millisecond},
+		{"a", time.Second, 1}, {"b", 16 * time.Second, 1.5}, {"b", 5 * time.Second, 2}, {"c", 61 * time.Second, 2}, {"d", 3 * time.Second, 1},
+		{"e", 12 * time.Second, 2}, {"f", 500 * time.Millisecond, 1},
 	} {
 		if err := e.append(log); err != nil {
 			t.Fatal(err)
 		}
 	}
 	out.Reset()
-	want := `CPU time: 48.5 s in 6 packages
-    31.0 s  c, over 3 times the budget of 10s: failed
-    11.0 s  b, over the budget of 10s
+	want := `CPU time: 98.5 s in 6 packages
+    61.0 s  c, over 3 times the budget of 10s: failed (slowness 2.0)
+    21.0 s  b, over the budget of 10s (slowness 2.0)
+    12.0 s  e
      3.0 s  d
-     2.0 s  e
      1.0 s  a
 `
 	if code, err := run([]string{"-summary=" + log}, &out, &out); code != 0 || err != nil || out.String() != want {
 		t.Errorf("run() = %d, %v, output\n%s\nwant\n%s", code, err, &out, want)
 	}
-	if err := os.WriteFile(log, []byte("much test\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := run([]string{"-summary=" + log}, &out, &out); err == nil || !strings.Contains(err.Error(), `invalid line "much test\n"`) {
-		t.Errorf("run() error = %v, want one about the line", err)
+	for _, line := range []string{"much test", "1 test", "1 0 test", "1 much test", "much 1 test"} {
+		if err := os.WriteFile(log, []byte(line+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := run([]string{"-summary=" + log}, &out, &out); err == nil || !strings.Contains(err.Error(), fmt.Sprintf(`invalid line "%s\n"`, line)) {
+			t.Errorf("run() error = %v, want one about line %q", err, line)
+		}
 	}
 }
