@@ -195,13 +195,20 @@ func (l *Liveness) hasGrant(c *container, p mesh.Probe, now time.Time) bool {
 	return true
 }
 
-// end stops using a grant, which is given back unless the kubelet was told often enough to restart the container.
+// end stops using a grant, which is given back if it cannot have restarted the container. One that may have keeps its place until the restart is seen, or its
+// time is over: what passes now may be the new container, of which the control plane does not know yet.
 func (c *container) end() {
 	c.spent, c.unused = c.grant, ""
-	if c.told < toldToRestart {
+	if !c.mayHaveRestarted() {
 		c.unused = c.grant
 	}
 	c.grant = ""
+}
+
+// mayHaveRestarted reports whether the kubelet was told often enough to restart the container. Until the agent knows that the kubelet has begun to count, one
+// failure may be enough: ends of the sidecar before this agent are in the kubelet's count.
+func (c *container) mayHaveRestarted() bool {
+	return c.told >= toldToRestart || c.told > 0 && !c.cleared
 }
 
 // maxGrantLife bounds what a pod may have written.

@@ -155,10 +155,30 @@ func TestGrantIsNotNeeded(t *testing.T) {
 	})
 }
 
+// The kubelet may have restarted the container after one failure, as long as the agent does not know that it has begun to count: the grant is not given back
+// then, since the control plane may not have seen the restart yet.
+func TestGrantThatMayHaveRestarted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPod(t)
+		p.Connected(true)
+		p.fails("--")
+		p.Told(granted("a", 1))
+		p.fails("F")
+		p.Passed(app)
+		p.reports("+app")
+		p.fails("-")
+		p.Told(granted("b", 1))
+		p.fails("F") // the kubelet's first since the check has passed
+		p.Passed(app)
+		p.reports("+app -b")
+	})
+}
+
 // A grant is over after eight periods and time-outs, also if the kubelet has not asked.
 func TestGrantExpires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPod(t)
+		p.Passed(app)
 		p.Connected(true)
 		p.fails("--")
 		p.Told(granted("a", 1))
@@ -216,9 +236,11 @@ func TestModes(t *testing.T) {
 func TestNativeWhileGranted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPod(t)
+		p.Passed(app)
 		p.Connected(true)
+		p.fails("-")
 		p.Told(granted("a", 1))
-		p.fails("--F")
+		p.fails("F")
 		p.reports("app:a")
 		m := granted("a", 1)
 		m.Mode = agentv1.Restarts_NATIVE

@@ -49,8 +49,10 @@ func TestGrantBeforePassingIsNotKept(t *testing.T) {
 func TestGrantThatIsOverIsNotUsed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPod(t)
+		p.Passed(app)
+		p.fails("-")
 		p.Told(granted("a", 1))
-		p.fails("--F")
+		p.fails("F")
 		p.Connected(false) // what was said last holds
 		p.fails("F")
 		p.Told(&agentv1.Restarts{})
