@@ -37,7 +37,7 @@ func (h *handler) readActions() {
 		does = corev1.ProbeHandler{Exec: h.hook.Exec, HTTPGet: h.hook.HTTPGet, TCPSocket: h.hook.TCPSocket}
 	}
 	if a := does.HTTPGet; a != nil {
-		get := &mesh.HTTPGetProbe{Path: a.Path, Scheme: string(a.Scheme)}
+		get := &mesh.HTTPGetProbe{Path: a.Path, Scheme: string(a.Scheme), Protocol: textOf(a.Protocol)}
 		for _, header := range a.HTTPHeaders {
 			get.HTTPHeaders = append(get.HTTPHeaders, mesh.HTTPHeader{Name: header.Name, Value: header.Value})
 		}
@@ -51,10 +51,7 @@ func (h *handler) readActions() {
 		add(action{asks: mesh.Probe{TCPSocket: &mesh.TCPSocketProbe{}}, host: a.Host, target: a.Port, refused: refused})
 	}
 	if a := does.GRPC; a != nil {
-		check := &mesh.GRPCProbe{}
-		if a.Service != nil {
-			check.Service = *a.Service
-		}
+		check := &mesh.GRPCProbe{Service: textOf(a.Service), Mode: textOf(a.Mode)}
 		add(action{asks: mesh.Probe{GRPC: check}, target: intstr.FromInt32(a.Port)})
 	}
 	if does.Exec != nil {
@@ -65,12 +62,28 @@ func (h *handler) readActions() {
 	}
 }
 
+// textOf returns "" for a field that is absent.
+func textOf[T ~string](field *T) string {
+	if field == nil {
+		return ""
+	}
+	return string(*field)
+}
+
+// optional returns nil for "".
+func optional[T ~string](text string) *T {
+	if text == "" {
+		return nil
+	}
+	return new(T(text))
+}
+
 // HandlerOf returns an entry of the probe table as a user writes it.
 func HandlerOf(p mesh.Probe) corev1.ProbeHandler {
 	port := intstr.FromInt32(p.Port())
 	return mesh.MatchHandler(p,
 		func(h *mesh.HTTPGetProbe) corev1.ProbeHandler {
-			get := &corev1.HTTPGetAction{Path: h.Path, Port: port, Scheme: corev1.URIScheme(h.Scheme)}
+			get := &corev1.HTTPGetAction{Path: h.Path, Port: port, Scheme: corev1.URIScheme(h.Scheme), Protocol: optional[corev1.HTTPProtocol](h.Protocol)}
 			for _, header := range h.HTTPHeaders {
 				get.HTTPHeaders = append(get.HTTPHeaders, corev1.HTTPHeader{Name: header.Name, Value: header.Value})
 			}
@@ -80,7 +93,7 @@ func HandlerOf(p mesh.Probe) corev1.ProbeHandler {
 			return corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: port}}
 		},
 		func(h *mesh.GRPCProbe) corev1.ProbeHandler {
-			return corev1.ProbeHandler{GRPC: &corev1.GRPCAction{Port: h.Port, Service: &h.Service}}
+			return corev1.ProbeHandler{GRPC: &corev1.GRPCAction{Port: h.Port, Service: &h.Service, Mode: optional[corev1.GRPCProbeMode](h.Mode)}}
 		},
 	)
 }

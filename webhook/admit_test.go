@@ -50,11 +50,11 @@ func TestAdmissionIsInject(t *testing.T) {
 				o := enabled().options()
 				o.Injection.Sidecar = form
 				patched := applied(t, pod, review(t, newServer(t, o), webhook.PathInject, podReview("shop", pod)))
-				want, _, err := webhook.Inject(decode(t, pod), webhook.Options{Sidecar: form}.WithRandom(newRand()))
+				want, _, err := webhook.InjectJSON(pod, webhook.Options{Sidecar: form}.WithRandom(newRand()))
 				if err != nil {
 					t.Fatal(err)
 				}
-				if diff := cmp.Diff(asJSON(t, want), asJSON(t, decode(t, patched))); diff != "" {
+				if diff := cmp.Diff(asJSON(t, decode(t, want)), asJSON(t, decode(t, patched))); diff != "" {
 					t.Errorf("the patched pod (-Inject +patched):\n%s", diff)
 				}
 				again := review(t, newServer(t, enabled().options()), webhook.PathInject, podReview("shop", patched))

@@ -22,9 +22,9 @@ func InjectJSON(document []byte, o Options) ([]byte, []string, error) {
 	if _, err := DecodePod(document); err != nil {
 		return nil, nil, err
 	}
-	var d podDocument
-	if err := kjson.Unmarshal(document, &d); err != nil {
-		return nil, nil, mesh.ExplainJSON("", document, &d)
+	d, err := readPod(document)
+	if err != nil {
+		return nil, nil, err
 	}
 	in, err := d.inject(nil, &o)
 	if err != nil {
@@ -78,10 +78,10 @@ type containerDocument struct {
 	Env             json.RawMessage                `json:"env"` // read for kuma-sidecar alone
 	Ports           []corev1.ContainerPort         `json:"ports"`
 	RestartPolicy   *corev1.ContainerRestartPolicy `json:"restartPolicy"`
-	StartupProbe    *corev1.Probe                  `json:"startupProbe"`
-	LivenessProbe   *corev1.Probe                  `json:"livenessProbe"`
-	ReadinessProbe  *corev1.Probe                  `json:"readinessProbe"`
-	Lifecycle       *corev1.Lifecycle              `json:"lifecycle"`
+	StartupProbe    *strict[corev1.Probe]          `json:"startupProbe"`
+	LivenessProbe   *strict[corev1.Probe]          `json:"livenessProbe"`
+	ReadinessProbe  *strict[corev1.Probe]          `json:"readinessProbe"`
+	Lifecycle       *lifecycleDocument             `json:"lifecycle"`
 	SecurityContext *corev1.SecurityContext        `json:"securityContext"`
 	Resources       resourcesDocument              `json:"resources"`
 }
@@ -100,19 +100,28 @@ type resourceListDocument struct {
 
 // inject is the function of that name for a pod of which only a part was decoded. The patch is for the whole document.
 func (d *podDocument) inject(ns *Namespace, o *Options) (*injection, error) {
-	pod, err := d.pod()
+	pod, unknown, err := d.pod()
 	if err != nil {
 		return &injection{}, err
 	}
-	in, err := inject(pod, ns, o)
+	in, err := inject(pod, unknown, ns, o)
 	if d.Metadata == nil && len(in.patch) > 0 {
 		in.patch = append(patch{{Op: "add", Path: "/metadata", Value: struct{}{}}}, in.patch...)
 	}
 	return in, err
 }
 
-func (d *podDocument) pod() (*corev1.Pod, error) {
-	pod := &corev1.Pod{}
+// readPod reads a pod, or a pod template, from JSON.
+func readPod(document []byte) (*podDocument, error) {
+	var d podDocument
+	if err := kjson.Unmarshal(document, &d); err != nil {
+		return nil, mesh.ExplainJSON("", document, &d)
+	}
+	return &d, nil
+}
+
+func (d *podDocument) pod() (*corev1.Pod, unknownFields, error) {
+	pod, unknown := &corev1.Pod{}, unknownFields{}
 	if d.Metadata != nil {
 		pod.Labels, pod.Annotations = d.Metadata.Labels, d.Metadata.Annotations
 	}
@@ -133,19 +142,20 @@ func (d *podDocument) pod() (*corev1.Pod, error) {
 		pod.Spec.Resources = new(s.Resources.requirements())
 	}
 	var errInit, err error
-	pod.Spec.InitContainers, errInit = containersOf(s.InitContainers)
-	pod.Spec.Containers, err = containersOf(s.Containers)
-	return pod, errors.Join(errInit, err)
+	pod.Spec.InitContainers, errInit = containersOf(s.InitContainers, unknown)
+	pod.Spec.Containers, err = containersOf(s.Containers, unknown)
+	return pod, unknown, errors.Join(errInit, err)
 }
 
-func containersOf(documents []containerDocument) (containers []corev1.Container, err error) {
+func containersOf(documents []containerDocument, unknown unknownFields) (containers []corev1.Container, err error) {
 	containers = make([]corev1.Container, 0, len(documents))
 	for i := range documents {
 		d := &documents[i]
 		c := corev1.Container{
-			Name: d.Name, Image: d.Image, Args: d.Args, Ports: d.Ports, RestartPolicy: d.RestartPolicy, StartupProbe: d.StartupProbe,
-			LivenessProbe: d.LivenessProbe, ReadinessProbe: d.ReadinessProbe, Lifecycle: d.Lifecycle, SecurityContext: d.SecurityContext,
-			Resources: d.Resources.requirements(),
+			Name: d.Name, Image: d.Image, Args: d.Args, Ports: d.Ports, RestartPolicy: d.RestartPolicy, StartupProbe: d.StartupProbe.open(unknown),
+			LivenessProbe: d.LivenessProbe.open(unknown), ReadinessProbe: d.ReadinessProbe.open(unknown), Lifecycle: d.Lifecycle.open(unknown),
+			SecurityContext: d.SecurityContext,
+			Resources:       d.Resources.requirements(),
 		}
 		if d.Name == mesh.ContainerSidecar && len(d.Env) > 0 {
 			if err := kjson.Unmarshal(d.Env, &c.Env); err != nil {

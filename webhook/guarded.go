@@ -56,9 +56,9 @@ func (in *injection) markGuarded(h handler, p *mesh.Probe) {
 	}
 }
 
-// countsFailures reports whether the agent of the pod counts the failures of guarded probes. One of another release that the pod has already may not, and
-// its kuma-init does not know the flag.
-func (in *injection) countsFailures() bool {
+// sameRelease reports whether the agent of the pod is of this release. One of another release that the pod has already may not count the failures of guarded
+// probes, and its kuma-init may not know flags.
+func (in *injection) sameRelease() bool {
 	return in.earlier == nil || in.earlier.image == in.options.Image
 }
 
@@ -67,7 +67,7 @@ func (in *injection) kubeletOf(h handler, p mesh.Probe) Kubelet {
 	if h.probe == nil {
 		return Kubelet{}
 	}
-	if p.Guarded && !in.countsFailures() {
+	if p.Guarded && !in.sameRelease() {
 		threshold := p.FailureThreshold
 		p.Guarded = false
 		return Kubelet{TimeoutSeconds: KubeletOf(p).TimeoutSeconds, FailureThreshold: threshold}
@@ -114,7 +114,7 @@ func (in *injection) alive() *corev1.Probe {
 
 // setGuarded adds to an earlier injection what the sidecar of a guarded pod has, or removes it.
 func (in *injection) setGuarded() {
-	if !in.countsFailures() {
+	if !in.sameRelease() {
 		return
 	}
 	in.setAlive()

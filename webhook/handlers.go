@@ -17,29 +17,30 @@ type handler struct {
 	kind      mesh.ProbeType
 	probe     *corev1.Probe            // nil for a hook
 	hook      *corev1.LifecycleHandler // nil for a probe
+	unknown   []string                 // its fields that our types do not have
 	actions   int                      // how many it has
 	action                             // the first of them
 }
 
 // handlersOf returns the probes and hooks of all containers except ours, in the order of the probe table: init containers,
 // then containers; for each of them startup, liveness, readiness, postStart, preStop.
-func handlersOf(pod *corev1.Pod) (all []handler) {
+func handlersOf(pod *corev1.Pod, unknown unknownFields) (all []handler) {
 	for list, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range containers {
 			if c := &containers[i]; !isOurs(c.Name) {
-				all = append(all, handlersIn(c, list == 0, i)...)
+				all = append(all, handlersIn(c, unknown, list == 0, i)...)
 			}
 		}
 	}
 	return all
 }
 
-func handlersIn(c *corev1.Container, init bool, index int) (all []handler) {
+func handlersIn(c *corev1.Container, unknown unknownFields, init bool, index int) (all []handler) {
 	add := func(kind mesh.ProbeType, probe *corev1.Probe, hook *corev1.LifecycleHandler) {
 		if probe == nil && hook == nil {
 			return
 		}
-		h := handler{container: c, init: init, index: index, kind: kind, probe: probe, hook: hook}
+		h := handler{container: c, init: init, index: index, kind: kind, probe: probe, hook: hook, unknown: unknown.of(probe, hook)}
 		h.readActions()
 		all = append(all, h)
 	}

@@ -44,10 +44,26 @@ func Inject(pod *corev1.Pod, o Options) (*corev1.Pod, []string, error) {
 // Explain returns what Inject decides about each probe and hook, in the order of the probe table, and the virtual port, 0
 // if the pod has none.
 func Explain(pod *corev1.Pod, o Options) (decisions []Decision, port int32, err error) {
+	document, err := json.Marshal(pod)
+	if err != nil {
+		return nil, 0, fmt.Errorf("encode pod: %w", err)
+	}
+	return ExplainJSON(document, o)
+}
+
+// ExplainJSON is Explain for a pod, or a pod template, as a JSON document, in which there may be fields that our types do not have.
+func ExplainJSON(document []byte, o Options) (decisions []Decision, port int32, err error) {
 	if err := o.complete(); err != nil {
 		return nil, 0, err
 	}
-	in := &injection{options: &o, pod: pod}
+	d, err := readPod(document)
+	if err != nil {
+		return nil, 0, err
+	}
+	in := &injection{options: &o}
+	if in.pod, in.unknown, err = d.pod(); err != nil {
+		return nil, 0, err
+	}
 	if err := in.prepare(); err != nil {
 		return nil, 0, err
 	}
@@ -75,6 +91,7 @@ type injection struct {
 	namespace *Namespace  // nil if it is not known
 	pod       *corev1.Pod // as it was read
 	patch     patch       // what is to be changed in it
+	unknown   unknownFields
 	handlers  []handler
 	selection Selection
 	settings  settings
@@ -98,8 +115,8 @@ type injection struct {
 }
 
 // inject finds out what is to be changed in a pod, which it only reads. The options are complete. After an error the patch is not complete.
-func inject(pod *corev1.Pod, ns *Namespace, o *Options) (*injection, error) {
-	in := &injection{options: o, namespace: ns, pod: pod}
+func inject(pod *corev1.Pod, unknown unknownFields, ns *Namespace, o *Options) (*injection, error) {
+	in := &injection{options: o, namespace: ns, pod: pod, unknown: unknown}
 	if err := in.prepare(); err != nil {
 		return in, err
 	}
@@ -122,6 +139,8 @@ func inject(pod *corev1.Pod, ns *Namespace, o *Options) (*injection, error) {
 		}
 		if in.rewritten(in.handlers[i]) == nil {
 			in.rewrite(in.handlers[i], *d.Probe)
+		} else {
+			in.removeNewField(in.handlers[i])
 		}
 		in.setNumbers(in.handlers[i], d)
 	}
@@ -148,7 +167,7 @@ func inject(pod *corev1.Pod, ns *Namespace, o *Options) (*injection, error) {
 
 // prepare reads and checks the pod. The error joins all that is wrong.
 func (in *injection) prepare() (err error) {
-	in.handlers = handlersOf(in.pod)
+	in.handlers = handlersOf(in.pod, in.unknown)
 	if in.selection, err = in.options.selectPod(in.namespace, in.pod); err != nil {
 		return err
 	}

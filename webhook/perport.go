@@ -122,6 +122,7 @@ func (in *injection) ownPortOf(h handler) *mesh.Probe {
 // rewritePort makes a TCP or gRPC probe ask its own port.
 func (in *injection) rewritePort(h handler, p mesh.Probe) {
 	in.patch.add(h.path()+"/"+p.HandlerName()+"/port", p.VirtualPort)
+	in.removeNewField(h)
 }
 
 // agentPorts returns the ports that must reach the agent as they are: those for HTTP and gRPC probes.

@@ -116,7 +116,7 @@ func (in *injection) readProbeContext() (err error) {
 	pod := *in.pod
 	pod.Spec.InitContainers = in.withProbes(pathInitContainers, pod.Spec.InitContainers, probes)
 	pod.Spec.Containers = in.withProbes(pathContainers, pod.Spec.Containers, probes)
-	in.pod, in.handlers = &pod, handlersOf(&pod)
+	in.pod, in.handlers = &pod, handlersOf(&pod, in.unknown)
 	return nil
 }
 

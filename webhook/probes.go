@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -87,6 +88,10 @@ func (in *injection) decide(h handler) (Decision, error) {
 	if err != nil {
 		return d, err
 	}
+	if field := newField(p); field != "" && !in.sameRelease() {
+		d.Why, d.Warn = field+": the sidecar that the pod has already is of another release, which may not know it: left as it is", true
+		return d, nil
+	}
 	if why := refusedByServer(p); why != "" {
 		d.Why, d.Warn = why+": left as it is, for the API server to judge", true
 		return d, nil
@@ -121,6 +126,8 @@ func (in *injection) rewritten(h handler) *mesh.Probe {
 // worth a warning.
 func (h handler) unsuitable() (why string, warn bool) {
 	switch {
+	case len(h.unknown) > 0:
+		return h.unknown[0] + " is not known to this release: left as it is", true
 	case h.actions == 0:
 		return "this kind of probe is not known: left as it is", true
 	case h.actions > 1:
@@ -222,6 +229,24 @@ func (in *injection) rewrite(h handler, p mesh.Probe) {
 	in.patchHandler(h, get)
 }
 
+// newField returns the field of a probe that agents before this release do not know, "" if there is none.
+func newField(p mesh.Probe) string {
+	switch {
+	case p.HTTPGet != nil && p.HTTPGet.Protocol != "":
+		return "httpGet.protocol"
+	case p.GRPC != nil && p.GRPC.Mode != "":
+		return "grpc.mode"
+	}
+	return ""
+}
+
+// removeNewField has the kubelet ask the agent as it always does: by HTTP/1.1, and without TLS.
+func (in *injection) removeNewField(h handler) {
+	if field := newField(h.asks); field != "" {
+		in.patch.remove(h.path() + "/" + strings.ReplaceAll(field, ".", "/"))
+	}
+}
+
 // setNumbers gives the kubelet its numbers of a probe that asks the virtual port.
 func (in *injection) setNumbers(h handler, d Decision) {
 	if h.probe == nil || d.Probe.VirtualPort != 0 {
@@ -250,6 +275,7 @@ func (in *injection) patchHandler(h handler, get *corev1.HTTPGetAction) {
 	if old.Scheme != string(get.Scheme) {
 		in.patch.add(path+"/httpGet/scheme", get.Scheme)
 	}
+	in.removeNewField(h)
 }
 
 // Kubelet is what the kubelet gets of a rewritten probe in place of the user's values.

@@ -31,7 +31,7 @@ type Request struct {
 
 // Requests returns the probes and hooks of all containers of a pod except ours, in the order of the probe table.
 func Requests(pod *corev1.Pod) (all []Request) {
-	for _, h := range handlersOf(pod) {
+	for _, h := range handlersOf(pod, nil) {
 		port, _ := h.port()
 		all = append(all, Request{
 			Container: h.container.Name, Type: h.kind, Field: h.field(), Written: h.written(),
@@ -46,7 +46,11 @@ func (d Decision) Asks(virtual int32) string {
 	p := d.Probe
 	switch {
 	case p.VirtualPort != 0:
-		return fmt.Sprintf("%s, %d s", p.Request(p.VirtualPort), p.TimeoutSeconds)
+		asks := p.At(p.VirtualPort)
+		if asks.GRPC != nil {
+			asks.GRPC.Mode = "" // see removeNewField
+		}
+		return fmt.Sprintf("%s, %d s", asks.Request(p.VirtualPort), p.TimeoutSeconds)
 	case d.Type.IsHook():
 		return fmt.Sprintf("GET :%d%s", virtual, p.VirtualPath())
 	}

@@ -121,6 +121,8 @@ type handler interface {
 	port() *int32
 	virtualPath(port string) string
 	setDefaults()
+	// problem returns what is wrong with how the application is asked, nil if nothing is. path is that of the handler.
+	problem(path string) *FieldError
 	// validate checks the handler of a ServiceProbe, except its port.
 	validate(v *violations, path string)
 }

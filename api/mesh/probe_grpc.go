@@ -3,6 +3,7 @@ package mesh
 import (
 	"fmt"
 	"net/url"
+	"slices"
 )
 
 // GRPCProbe calls grpc.health.v1.Health.
@@ -14,6 +15,22 @@ type GRPCProbe struct {
 	Port int32 `json:"port"`
 	// Service to ask for. Default "".
 	Service string `json:"service,omitempty"`
+	// Mode is Plaintext (default), or TLS, whose certificate is not verified.
+	Mode string `json:"mode,omitempty"`
+}
+
+// Modes of a GRPCProbe.
+const (
+	GRPCModePlaintext = "Plaintext"
+	GRPCModeTLS       = "TLS"
+)
+
+// problem implements handler.
+func (g *GRPCProbe) problem(path string) *FieldError {
+	if slices.Contains([]string{"", GRPCModePlaintext, GRPCModeTLS}, g.Mode) {
+		return nil
+	}
+	return &FieldError{Field: path + ".mode", Value: Shorten(g.Mode, maxShown), Allowed: "must be Plaintext or TLS"}
 }
 
 func (*GRPCProbe) name() string { return "grpc" }
@@ -21,11 +38,17 @@ func (*GRPCProbe) name() string { return "grpc" }
 func (*GRPCProbe) protocol() Protocol { return ProtocolGRPC }
 
 func (g *GRPCProbe) at(port int32) Probe {
-	return Probe{GRPC: &GRPCProbe{Port: port, Service: g.Service}}
+	at := *g
+	at.Port = port
+	return Probe{GRPC: &at}
 }
 
 func (g *GRPCProbe) written(target string) string {
-	text := g.name() + " " + target
+	text := g.name()
+	if g.Mode == GRPCModeTLS {
+		text += " " + g.Mode
+	}
+	text += " " + target
 	if g.Service != "" {
 		text += " " + g.Service
 	}
@@ -33,7 +56,11 @@ func (g *GRPCProbe) written(target string) string {
 }
 
 func (g *GRPCProbe) request(port int32) string {
-	return fmt.Sprintf("gRPC health of %q at :%d", g.Service, port)
+	text := fmt.Sprintf("gRPC health of %q at :%d", g.Service, port)
+	if g.Mode == GRPCModeTLS {
+		text += " over TLS"
+	}
+	return text
 }
 
 func (g *GRPCProbe) port() *int32 { return &g.Port }
@@ -51,4 +78,7 @@ func (*GRPCProbe) setDefaults() {}
 func (g *GRPCProbe) validate(v *violations, path string) {
 	v.check(len(g.Service) <= maxProbeService && isPrintable(g.Service), path+".service", Shorten(g.Service, maxShown),
 		fmt.Sprintf("must have at most %d visible ASCII characters", maxProbeService))
+	if problem := g.problem(path); problem != nil {
+		v.report(problem)
+	}
 }

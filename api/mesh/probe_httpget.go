@@ -15,6 +15,12 @@ const (
 	SchemeHTTPS = "HTTPS"
 )
 
+// Protocols of an HTTPGetProbe.
+const (
+	HTTPGetHTTP1 = "HTTP1"
+	HTTPGetHTTP2 = "HTTP2"
+)
+
 // HTTPGetProbe sends a GET request.
 type HTTPGetProbe struct {
 	// Path as the user wrote it: not escaped, and not cleaned. Default "/".
@@ -26,6 +32,8 @@ type HTTPGetProbe struct {
 	Port int32 `json:"port"`
 	// Scheme is HTTP (default) or HTTPS.
 	Scheme string `json:"scheme,omitempty"`
+	// Protocol is HTTP1 (default), or HTTP2 without TLS.
+	Protocol string `json:"protocol,omitempty"`
 	// HTTPHeaders in the order of the manifest; names may repeat.
 	// +kubebuilder:validation:MaxItems=100
 	HTTPHeaders []HTTPHeader `json:"httpHeaders,omitempty"`
@@ -54,6 +62,9 @@ func (g *HTTPGetProbe) written(target string) string {
 	if g.Scheme != "" && g.Scheme != SchemeHTTP {
 		words = append(words, g.Scheme)
 	}
+	if g.Protocol == HTTPGetHTTP2 {
+		words = append(words, g.Protocol)
+	}
 	words = append(words, target)
 	if g.Path != "" {
 		words = append(words, g.Path)
@@ -63,6 +74,9 @@ func (g *HTTPGetProbe) written(target string) string {
 
 func (g *HTTPGetProbe) request(port int32) string {
 	text := fmt.Sprintf("GET %s://:%d%s", g.urlScheme(), port, g.Target())
+	if g.Protocol == HTTPGetHTTP2 {
+		text += " over HTTP/2"
+	}
 	switch n := len(g.HTTPHeaders); n {
 	case 0:
 		return text
@@ -145,12 +159,30 @@ func (g *HTTPGetProbe) hasKnownScheme() bool {
 	return slices.Contains([]string{SchemeHTTP, SchemeHTTPS}, g.Scheme)
 }
 
+// problem implements handler.
+func (g *HTTPGetProbe) problem(path string) *FieldError {
+	protocol := func(allowed string) *FieldError {
+		return &FieldError{Field: path + ".protocol", Value: Shorten(g.Protocol, maxShown), Allowed: allowed}
+	}
+	switch {
+	case !g.hasKnownScheme():
+		return &FieldError{Field: path + ".scheme", Value: Shorten(g.Scheme, maxShown), Allowed: allowedScheme}
+	case !slices.Contains([]string{"", HTTPGetHTTP1, HTTPGetHTTP2}, g.Protocol):
+		return protocol("must be HTTP1 or HTTP2")
+	case g.Protocol == HTTPGetHTTP2 && g.Scheme != SchemeHTTP:
+		return protocol("must be HTTP1 with scheme HTTPS")
+	}
+	return nil
+}
+
 // validate implements handler. Values of headers are left out of errors, since they may be secrets.
 func (g *HTTPGetProbe) validate(v *violations, path string) {
 	v.check(len(g.Path) <= maxProbePath && isPrintable(g.Path), path+".path", Shorten(g.Path, maxShown),
 		fmt.Sprintf("must have at most %d visible ASCII characters", maxProbePath))
 	v.check(g.Target() != "", path+".path", Shorten(g.Path, maxShown), "must be a path: no request can be made of this")
-	v.check(g.hasKnownScheme(), path+".scheme", Shorten(g.Scheme, maxShown), allowedScheme)
+	if problem := g.problem(path); problem != nil {
+		v.report(problem)
+	}
 	size := 0
 	for i, h := range g.HTTPHeaders {
 		field := fmt.Sprintf("%s.httpHeaders[%d]", path, i)

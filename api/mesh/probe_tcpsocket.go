@@ -27,4 +27,6 @@ func (*TCPSocketProbe) virtualPath(port string) string { return "/tcp/" + port }
 
 func (*TCPSocketProbe) setDefaults() {}
 
+func (*TCPSocketProbe) problem(string) *FieldError { return nil }
+
 func (*TCPSocketProbe) validate(*violations, string) {}

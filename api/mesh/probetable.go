@@ -102,7 +102,7 @@ func (d *probeDecoder) probe(data json.RawMessage) (Probe, []error) {
 	}
 	if given(grpc) {
 		p.GRPC = &GRPCProbe{}
-		d.object("grpc.", grpc, map[string]any{"port": &p.GRPC.Port, "service": &p.GRPC.Service})
+		d.object("grpc.", grpc, map[string]any{"port": &p.GRPC.Port, "service": &p.GRPC.Service, "mode": &p.GRPC.Mode})
 	}
 	if d.errs == nil {
 		p.SetDefaults()
@@ -115,7 +115,7 @@ func (d *probeDecoder) httpGet(data json.RawMessage) *HTTPGetProbe {
 	var g HTTPGetProbe
 	var headers []json.RawMessage
 	d.object("httpGet.", data, map[string]any{
-		"path": &g.Path, "port": &g.Port, "scheme": &g.Scheme, "httpHeaders": &headers,
+		"path": &g.Path, "port": &g.Port, "scheme": &g.Scheme, "protocol": &g.Protocol, "httpHeaders": &headers,
 	})
 	for i, header := range headers {
 		var h HTTPHeader
@@ -290,8 +290,10 @@ func (p *Probe) problems() []error {
 	if allowed := p.virtualPortProblem(); allowed != "" {
 		bare("virtualPort", strconv.Itoa(int(p.VirtualPort)), allowed)
 	}
-	if g := p.HTTPGet; g != nil && !g.hasKnownScheme() {
-		wrong("httpGet.scheme", g.Scheme, allowedScheme)
+	for h := range p.handlers {
+		if problem := h.problem(h.name()); problem != nil {
+			errs = append(errs, problem)
+		}
 	}
 	return errs
 }

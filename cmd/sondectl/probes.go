@@ -67,11 +67,7 @@ AGENT     what the agent asks the application then, and how long it waits for th
 
 // explainPod writes the table of one pod.
 func (c *cli) explainPod(p manifest.Pod, o webhook.Options) error {
-	decoded, err := webhook.DecodePod(p.JSON)
-	if err != nil {
-		return err
-	}
-	decisions, port, err := webhook.Explain(decoded, o)
+	decisions, port, err := webhook.ExplainJSON(p.JSON, o)
 	if err != nil {
 		return err
 	}

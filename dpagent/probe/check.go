@@ -18,6 +18,7 @@ const maxErrored = 3
 // Check asks an application as the kubelet would, where no kubelet asks.
 type Check struct {
 	prober  prober
+	by      asker
 	clients clients
 	timeout time.Duration
 }
@@ -26,7 +27,7 @@ type Check struct {
 // a check is timeout.
 func NewCheck(p mesh.Probe, address netip.Addr, timeout time.Duration, dial Dial) *Check {
 	c := newClients(dial, address, 0) // no redirect leads to port 0, as it would to a virtual port
-	return &Check{prober: newProber(p, address, timeout, dial, c), clients: c, timeout: timeout}
+	return &Check{prober: newProber(p, address, timeout, dial, c), by: askerAs(ownAgent, p), clients: c, timeout: timeout}
 }
 
 // Outcome is what one check has found.
@@ -47,7 +48,7 @@ func (c *Check) Ask(ctx context.Context) Outcome {
 	var r result
 	var took time.Duration
 	for range maxErrored {
-		if r, took = checkOnce(c.timeout, func() result { return c.prober.probe(ctx, ownAgent) }); r.verdict != errored || ctx.Err() != nil {
+		if r, took = checkOnce(c.timeout, func() result { return c.prober.probe(ctx, c.by) }); r.verdict != errored || ctx.Err() != nil {
 			break
 		}
 	}
@@ -70,4 +71,4 @@ func inWords(reason string) string {
 }
 
 // End closes what checks have left open.
-func (c *Check) End() { c.clients.probe.CloseIdleConnections() }
+func (c *Check) End() { c.clients.close() }

@@ -51,10 +51,17 @@ func (d Dial) or(reset bool) Dial {
 	return d
 }
 
-// clients are equivalents of the kubelet's two HTTP clients, shared by all entries. No connection outlives its call.
+// clients are equivalents of the kubelet's HTTP clients, shared by all entries. No connection outlives its call.
 type clients struct {
 	probe *http.Transport
+	h2c   *http.Transport
 	hook  *http.Transport
+}
+
+// close closes what probes have left open.
+func (c clients) close() {
+	c.probe.CloseIdleConnections()
+	c.h2c.CloseIdleConnections()
 }
 
 // Source: kubernetes pkg/probe/http/http.go and pkg/kubelet/kubelet.go. What they leave at net/http's default stays so: the
@@ -65,6 +72,7 @@ func newClients(dial Dial, podIP netip.Addr, virtualPort int) clients {
 	dial = dialPod(dial.or(plainClose), virtual, itself)
 	return clients{
 		probe: newProbeTransport(dial),
+		h2c:   newH2CTransport(dial),
 		hook: &http.Transport{ // only HTTP/1.1, and no timeout
 			DialContext:     dial,
 			TLSClientConfig: unverified(),
@@ -82,6 +90,13 @@ func newProbeTransport(dial Dial) *http.Transport {
 		ForceAttemptHTTP2:   true, // by ALPN
 		HTTP2:               &http.HTTP2Config{SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second},
 	}
+}
+
+// newH2CTransport returns one that speaks HTTP/2 at once, to a server that need not be asked whether it does.
+func newH2CTransport(dial Dial) *http.Transport {
+	t := &http.Transport{DialContext: dial, DisableKeepAlives: true, DisableCompression: true, Protocols: new(http.Protocols)}
+	t.Protocols.SetUnencryptedHTTP2(true)
+	return t
 }
 
 func unverified() *tls.Config {

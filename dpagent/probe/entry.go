@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/netip"
-	"strings"
 	"sync"
 	"time"
 
@@ -29,23 +28,38 @@ type entry struct {
 	prober  prober
 	timeout time.Duration
 	metrics entryMetrics
-	limiter *rate.Limiter
 
-	mu      sync.Mutex
+	mu    sync.Mutex
+	lanes map[rules]*lane // of callers whose versions judge alike
+}
+
+// lane is what callers share whose rules are the same. There are as many as kubelets of different versions judge differently.
+type lane struct {
+	limiter *rate.Limiter
 	current *check   // the check that waits or runs, nil if there is none
 	last    *verdict // verdict of the last check, nil before the first
 	held    heldBack // the last failure of a guarded probe that was held back
 }
 
+// lane returns what callers with these rules share. mu is held.
+func (e *entry) lane(r rules) *lane {
+	l := e.lanes[r]
+	if l == nil {
+		l = &lane{limiter: rate.NewLimiter(checksPerSecond, checksBurst)}
+		e.lanes[r] = l
+	}
+	return l
+}
+
 // prober makes checks.
 type prober interface {
-	probe(ctx context.Context, userAgent string) result
+	probe(ctx context.Context, by asker) result
 }
 
 func newEntry(p mesh.Probe, h *Handler) *entry {
 	e := &entry{
 		probe: p, path: pathKey(p.VirtualPath()), h: h, metrics: h.metrics.of(p),
-		timeout: time.Duration(p.TimeoutSeconds) * time.Second, limiter: rate.NewLimiter(checksPerSecond, checksBurst),
+		timeout: time.Duration(p.TimeoutSeconds) * time.Second, lanes: map[rules]*lane{},
 	}
 	e.prober = newProber(p, h.o.PodIP, e.timeout, h.o.Dial, h.clients)
 	return e
@@ -58,7 +72,7 @@ func newProber(p mesh.Probe, address netip.Addr, timeout time.Duration, dial Dia
 			if p.Type.IsHook() {
 				return newHookProber(c.hook, address, h)
 			}
-			return newHTTPProber(c.probe, address, h, timeout)
+			return newHTTPProber(c, address, h, timeout)
 		},
 		func(h *mesh.TCPSocketProbe) prober { return newTCPProber(address, h, timeout, dial) },
 		func(h *mesh.GRPCProbe) prober { return newGRPCProber(address, h, timeout, dial) },
@@ -76,18 +90,19 @@ type check struct {
 
 // ask returns the verdict of a check that ends after r has arrived.
 func (e *entry) ask(r *http.Request) result {
-	if held, is := e.heldAnswer(); is {
+	by := askerOf(r, e.probe)
+	if held, is := e.heldAnswer(by.rules); is {
 		return held
 	}
-	c := e.joinCheck(r)
+	c := e.joinCheck(r.Context(), by)
 	select {
 	case <-c.done:
 		return c.result
 	case <-r.Context().Done(): // the caller has gone, or the agent ends
-		e.leaveCheck(c)
+		e.leaveCheck(c, by.rules)
 		return ending
 	case <-evicted(r.Context()):
-		e.leaveCheck(c)
+		e.leaveCheck(c, by.rules)
 		e.metrics.count(errored)
 		return overloaded
 	}
@@ -100,16 +115,16 @@ var (
 )
 
 // joinCheck adds a waiter to the current check, or starts one.
-func (e *entry) joinCheck(r *http.Request) *check {
+func (e *entry) joinCheck(ctx context.Context, by asker) *check {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	c := e.current
+	l := e.lane(by.rules)
+	c := l.current
 	if c == nil {
-		ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context())) // other callers may join
+		ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // other callers may join
 		c = &check{done: make(chan struct{}), cancel: cancel}
-		e.current = c
-		userAgent := e.userAgent(r)
-		e.h.running.Go(func() { e.run(ctx, c, userAgent) })
+		l.current = c
+		e.h.running.Go(func() { e.run(ctx, l, c, by) })
 	}
 	c.waiters++
 	return c
@@ -117,37 +132,37 @@ func (e *entry) joinCheck(r *http.Request) *check {
 
 // leaveCheck removes a waiter, and cancels a running check without waiters. A check that waits for the rate limit stays for
 // the next caller: otherwise callers that come and go would use up the rate of the others.
-func (e *entry) leaveCheck(c *check) {
+func (e *entry) leaveCheck(c *check, r rules) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if c.waiters--; c.waiters == 0 && c.running {
 		c.cancel()
-		e.clearCurrent(c)
+		e.lane(r).clear(c)
 	}
 }
 
-// clearCurrent makes the next caller start a new check. mu is held.
-func (e *entry) clearCurrent(c *check) {
-	if e.current == c {
-		e.current = nil
+// clear makes the next caller start a new check. The entry's mu is held.
+func (l *lane) clear(c *check) {
+	if l.current == c {
+		l.current = nil
 	}
 }
 
-func (e *entry) run(ctx context.Context, c *check, userAgent string) {
+func (e *entry) run(ctx context.Context, l *lane, c *check, by asker) {
 	defer c.cancel()
 	defer close(c.done)
-	if e.limiter.Wait(ctx) != nil || !e.startRunning(c) {
+	if l.limiter.Wait(ctx) != nil || !e.startRunning(l, c) {
 		return
 	}
 	var took time.Duration
-	c.result, took = checkOnce(e.timeout, func() result { return e.prober.probe(ctx, userAgent) })
+	c.result, took = checkOnce(e.timeout, func() result { return e.prober.probe(ctx, by) })
 	if ctx.Err() == nil {
-		e.observe(ctx, c.result, took)
-		c.result = e.guard(c.result)
+		e.observe(ctx, by.rules, c.result, took)
+		c.result = e.guard(by.rules, c.result)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.clearCurrent(c)
+	l.clear(c)
 }
 
 // checkOnce makes one check, and returns how long it took.
@@ -159,24 +174,25 @@ func checkOnce(timeout time.Duration, check func() result) (result, time.Duratio
 }
 
 // startRunning marks a check as running. It returns false if it has no waiters any more.
-func (e *entry) startRunning(c *check) bool {
+func (e *entry) startRunning(l *lane, c *check) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if c.running = c.waiters > 0; !c.running {
-		e.clearCurrent(c)
+		l.clear(c)
 	}
 	return c.running
 }
 
 // observe counts a check, and logs a verdict that differs from the one before.
-func (e *entry) observe(ctx context.Context, r result, took time.Duration) {
+func (e *entry) observe(ctx context.Context, by rules, r result, took time.Duration) {
 	e.metrics.observe(r.verdict, took)
 	if r.verdict != success {
 		e.tell(r)
 	}
 	e.mu.Lock()
-	changed := e.last == nil || *e.last != r.verdict
-	e.last = &r.verdict
+	l := e.lane(by)
+	changed := l.last == nil || *l.last != r.verdict
+	l.last = &r.verdict
 	e.mu.Unlock()
 	if !changed {
 		return
@@ -198,41 +214,4 @@ func (e *entry) tell(r result) {
 // logger returns a logger with the attributes of a verdict of this entry.
 func (e *entry) logger(v verdict) *slog.Logger {
 	return e.h.o.Logger.With("container", e.probe.Container, "probe", probeName(e.probe), "port", e.probe.Port(), "verdict", v.String())
-}
-
-// Prefixes of the kubelet's user agents. No others are passed on.
-const (
-	probeAgent = "kube-probe/"
-	hookAgent  = "kube-lifecycle/"
-	// ownAgent is the user agent where the kubelet does not ask.
-	ownAgent = probeAgent + "sonde"
-)
-
-// userAgent returns that of a request to the application.
-func (e *entry) userAgent(r *http.Request) string {
-	if e.probe.Type.IsHook() {
-		return kubeletAgent(r, hookAgent+"sonde")
-	}
-	return kubeletAgent(r, ownAgent)
-}
-
-// kubeletAgent returns the caller's user agent if it is the kubelet's, else another with the kubelet's prefix, since applications may check
-// that.
-func kubeletAgent(r *http.Request, otherwise string) string {
-	const longest = 64
-	agent := r.UserAgent()
-	if r.ProtoMajor == 2 { // the kubelet's gRPC library appends its own
-		agent, _, _ = strings.Cut(agent, " ")
-	}
-	version, known := strings.CutPrefix(agent, probeAgent)
-	if !known {
-		version, known = strings.CutPrefix(agent, hookAgent)
-	}
-	odd := func(c rune) bool {
-		return (c < '0' || c > '9') && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && !strings.ContainsRune(".+-_~", c)
-	}
-	if known && len(version) <= longest && !strings.ContainsFunc(version, odd) {
-		return agent
-	}
-	return otherwise
 }

@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
@@ -22,8 +23,7 @@ import (
 // grpcBuffer is the size of the buffers of a connection, in bytes. It does not affect what is sent.
 const grpcBuffer = 4 << 10
 
-// grpcProber calls grpc.health.v1.Health. The timeout is that of the whole check, and connecting is retried until then: a
-// server that starts to listen in time passes.
+// grpcProber calls grpc.health.v1.Health. The timeout is for the whole check.
 // Source: kubernetes pkg/probe/grpc/grpc.go.
 type grpcProber struct {
 	dial    Dial
@@ -39,26 +39,22 @@ func newGRPCProber(podIP netip.Addr, g *mesh.GRPCProbe, timeout time.Duration, d
 	}
 }
 
-func (a *grpcProber) probe(ctx context.Context, userAgent string) result {
+func (a *grpcProber) probe(ctx context.Context, by asker) result {
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
-	var fault atomic.Pointer[error] // of the agent, at the last attempt to connect
-	conn, err := a.connect(ctx, userAgent, &fault)
+	var last lastDial
+	conn, err := a.connect(ctx, by, &last)
 	if err != nil {
-		if why := fault.Load(); why != nil {
-			return failureOf(*why)
-		}
-		if errors.Is(err, context.DeadlineExceeded) {
-			return result{verdict: failure, class: Timeout, reason: fmt.Sprintf("timeout: failed to connect service %s within %v: %v", a.address, a.timeout, err)}
-		}
-		return result{verdict: failure, class: classOf(err), reason: fmt.Sprintf("error: failed to connect service at %s: %s", a.address, reason(err))}
+		return a.unconnected(err, &last)
 	}
 	defer func() { _ = conn.Close() }() // the call has ended
 	answer, err := healthpb.NewHealthClient(conn).Check(
 		metadata.NewOutgoingContext(ctx, metadata.MD{}), &healthpb.HealthCheckRequest{Service: a.service})
-	switch {
+	switch failed := last.err(); {
+	case err != nil && by.rules&failsFast != 0 && failed != nil && status.Code(err) == codes.Unavailable:
+		return a.unconnected(failed, &last)
 	case err != nil:
-		return result{verdict: failure, class: rpcClass(err), reason: a.rpcReason(err), rpc: rpcAnswer{code: status.Code(err)}}
+		return result{verdict: failure, class: rpcClass(err), reason: a.rpcReason(err, by.rules), rpc: rpcAnswer{code: status.Code(err)}}
 	case answer.GetStatus() != healthpb.HealthCheckResponse_SERVING:
 		return result{
 			verdict: failure, class: NotServing, reason: fmt.Sprintf("service unhealthy (responded with %s)", answer.GetStatus()),
@@ -68,22 +64,54 @@ func (a *grpcProber) probe(ctx context.Context, userAgent string) result {
 	return result{verdict: success}
 }
 
-func (a *grpcProber) connect(ctx context.Context, userAgent string, fault *atomic.Pointer[error]) (*grpc.ClientConn, error) {
-	//nolint:staticcheck // deprecated, and what the kubelet does: NewClient fails at the first refused connection
-	return grpc.DialContext(ctx, a.address,
-		grpc.WithUserAgent(userAgent),
-		grpc.WithBlock(), //nolint:staticcheck // as above
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
+// unconnected returns the result where there was no connection for the call. It is the agent's fault if the last attempt was.
+func (a *grpcProber) unconnected(err error, last *lastDial) result {
+	switch failed := last.err(); {
+	case IsAgentFault(failed):
+		return failureOf(failed)
+	case errors.Is(err, context.DeadlineExceeded):
+		return result{verdict: failure, class: Timeout, reason: fmt.Sprintf("timeout: failed to connect service %s within %v: %v", a.address, a.timeout, err)}
+	}
+	return result{verdict: failure, class: classOf(err), reason: fmt.Sprintf("error: failed to connect service at %s: %s", a.address, reason(err))}
+}
+
+// lastDial is how the last attempt to connect has ended.
+type lastDial struct{ failed atomic.Pointer[error] }
+
+func (l *lastDial) set(err error) { l.failed.Store(&err) }
+
+// err returns nil for one that has connected, and before there was any.
+func (l *lastDial) err() error {
+	if err := l.failed.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// connect returns a connection for a call. It has connected, unless the caller's rule is that the call waits for that.
+func (a *grpcProber) connect(ctx context.Context, by asker, last *lastDial) (*grpc.ClientConn, error) {
+	options := []grpc.DialOption{
+		grpc.WithUserAgent(by.agent),
+		grpc.WithTransportCredentials(credentialsOf(by.rules)),
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
 			conn, err := a.dial(ctx, "tcp", address)
-			fault.Store(nil)
-			if IsAgentFault(err) {
-				fault.Store(&err)
-			}
+			last.set(err)
 			return conn, err
 		}),
 		grpc.WithReadBufferSize(grpcBuffer), grpc.WithWriteBufferSize(grpcBuffer),
-	)
+	}
+	if by.rules&failsFast != 0 {
+		return grpc.NewClient("passthrough:///"+a.address, options...) // without a resolver, as the kubelet
+	}
+	//nolint:staticcheck // deprecated, and what the kubelet does: NewClient fails at the first refused connection
+	return grpc.DialContext(ctx, a.address, append(options, grpc.WithBlock())...)
+}
+
+func credentialsOf(r rules) credentials.TransportCredentials {
+	if r&asksTLS != 0 {
+		return credentials.NewTLS(unverified())
+	}
+	return insecure.NewCredentials()
 }
 
 func rpcClass(err error) Class {
@@ -94,13 +122,16 @@ func rpcClass(err error) Class {
 }
 
 // rpcReason returns the reason of a failed call, without the message, which comes from the application.
-func (a *grpcProber) rpcReason(err error) string {
-	switch code := status.Code(err); code {
+func (a *grpcProber) rpcReason(err error, r rules) string {
+	switch status.Code(err) {
 	case codes.Unimplemented:
 		return "error: this server does not implement the grpc health protocol (grpc.health.v1.Health)"
 	case codes.DeadlineExceeded:
 		return fmt.Sprintf("timeout: health rpc did not complete within %v", a.timeout)
-	default:
-		return fmt.Sprintf("error: health rpc probe failed: rpc error: code = %s", code)
+	case codes.Unavailable:
+		if r&failsFast != 0 {
+			return fmt.Sprintf("error: failed to connect service at %s", a.address)
+		}
 	}
+	return fmt.Sprintf("error: health rpc probe failed: rpc error: code = %s", status.Code(err))
 }

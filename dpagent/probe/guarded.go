@@ -24,7 +24,7 @@ type heldBack struct {
 }
 
 // guard returns what the kubelet is told of a check: Errored, which it discards, for a failure that is held back. It is never told that the check has passed.
-func (e *entry) guard(r result) result {
+func (e *entry) guard(by rules, r result) result {
 	if !e.probe.Guarded || e.h.o.Guarded == nil {
 		return r
 	}
@@ -36,18 +36,19 @@ func (e *entry) guard(r result) result {
 			r = result{verdict: errored, class: Held, reason: "not a reason to restart yet: " + r.reason}
 			e.mu.Lock()
 			defer e.mu.Unlock()
-			e.held = heldBack{r, time.Now()}
+			e.lane(by).held = heldBack{r, time.Now()}
 		}
 	}
 	return r
 }
 
 // heldAnswer returns the last failure that was held back, and false if that is long ago.
-func (e *entry) heldAnswer() (result, bool) {
+func (e *entry) heldAnswer(by rules) (result, bool) {
 	if !e.probe.Guarded {
 		return result{}, false
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.held.result, !e.held.at.IsZero() && time.Since(e.held.at) < heldTime
+	held := e.lane(by).held
+	return held.result, !held.at.IsZero() && time.Since(held.at) < heldTime
 }

@@ -29,12 +29,12 @@ func newHookProber(t *http.Transport, podIP netip.Addr, g *mesh.HTTPGetProbe) *h
 	}
 }
 
-func (a *hookProber) probe(ctx context.Context, userAgent string) result {
+func (a *hookProber) probe(ctx context.Context, by asker) result {
 	if a.template.err != nil {
 		return result{verdict: failure, class: Failed, reason: reason(a.template.err)}
 	}
 	defer a.transport.CloseIdleConnections()
-	req := a.template.request(ctx, userAgent)
+	req := a.template.request(ctx, by.agent)
 	err := a.call(req)
 	if isPlainHTTP(err) {
 		req = req.Clone(ctx)
@@ -83,7 +83,7 @@ func (e *entry) serveHook(w http.ResponseWriter, r *http.Request) {
 	pinConnection(r.Context())
 	w.Header().Set("Connection", "close")
 	begin := time.Now()
-	result := e.prober.probe(r.Context(), e.userAgent(r))
+	result := e.prober.probe(r.Context(), askerOf(r, e.probe))
 	e.metrics.observe(result.verdict, time.Since(begin))
 	logger := e.logger(result.verdict)
 	if result.verdict != success {

@@ -91,20 +91,26 @@ func checkRedirect(req *http.Request, via []*http.Request) error {
 type httpProber struct {
 	template *requestTemplate
 	client   http.Client
+	h2c      http.Client // for callers that ask by it
 }
 
-func newHTTPProber(t *http.Transport, podIP netip.Addr, g *mesh.HTTPGetProbe, timeout time.Duration) *httpProber {
+func newHTTPProber(c clients, podIP netip.Addr, g *mesh.HTTPGetProbe, timeout time.Duration) *httpProber {
 	return &httpProber{
 		template: newRequestTemplate(podIP, g),
-		client:   http.Client{Transport: t, CheckRedirect: checkRedirect, Timeout: timeout},
+		client:   http.Client{Transport: c.probe, CheckRedirect: checkRedirect, Timeout: timeout},
+		h2c:      http.Client{Transport: c.h2c, CheckRedirect: checkRedirect, Timeout: timeout},
 	}
 }
 
-func (a *httpProber) probe(ctx context.Context, userAgent string) result {
+func (a *httpProber) probe(ctx context.Context, by asker) result {
 	if a.template.err != nil {
 		return result{verdict: errored, class: Failed, reason: reason(a.template.err)}
 	}
-	return judge(&a.client, a.template.request(ctx, userAgent))
+	client := &a.client
+	if by.rules&asksH2C != 0 {
+		client = &a.h2c
+	}
+	return judge(client, a.template.request(ctx, by.agent))
 }
 
 // judge sends a request, and judges the answer as the kubelet does.

@@ -27,9 +27,9 @@ type stub struct {
 	highest atomic.Int32
 }
 
-func (s *stub) probe(ctx context.Context, userAgent string) result {
+func (s *stub) probe(ctx context.Context, by asker) result {
 	s.began.Add(1)
-	s.agents.Store(userAgent, nil)
+	s.agents.Store(by.agent, nil)
 	s.highest.Store(max(s.highest.Load(), s.atOnce.Add(1)))
 	defer s.atOnce.Add(-1)
 	select {
@@ -171,11 +171,11 @@ func TestCallersComeAndGo(t *testing.T) {
 		}
 		for range 10 {
 			ask(gone)
-			turn := h.byPath["/tcp/1"].current
+			turn := h.byPath["/tcp/1"].lane(0).current
 			for range 1000 {
 				ask(gone)
 			}
-			if h.byPath["/tcp/1"].current != turn || turn == nil {
+			if h.byPath["/tcp/1"].lane(0).current != turn || turn == nil {
 				t.Error("callers who leave begin to wait anew")
 			}
 			begin := time.Now()
@@ -239,6 +239,35 @@ func TestTell(t *testing.T) {
 			}
 			if tc.result.verdict == errored && w.Body.Len() >= erroredLength {
 				t.Errorf("a body of %d bytes is complete", w.Body.Len())
+			}
+		})
+	}
+}
+
+// Callers share a check if their kubelets judge alike, so that nobody's user agent decides what another is told.
+func TestVersionsShareNoCheck(t *testing.T) {
+	for agents, want := range map[[2]string]int32{
+		{"kube-probe/1.36", "kube-probe/1.37"}: 1,
+		{"kube-probe/1.37", "kube-probe/1.38"}: 2,
+		{"kube-probe/1.38", "kube-probe/1.99"}: 1,
+		{"curl/8.1", "kube-probe/1.37"}:        1,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &stub{takes: time.Second, result: result{verdict: success}}
+			h, _ := stubbed(t, s)
+			e := h.byPath["/tcp/1"]
+			e.probe = mesh.Probe{TimeoutSeconds: 4, GRPC: &mesh.GRPCProbe{Port: 1}}
+			var callers sync.WaitGroup
+			for _, agent := range agents {
+				callers.Go(func() {
+					r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody)
+					r.Header.Set("User-Agent", agent)
+					e.ask(r)
+				})
+			}
+			callers.Wait()
+			if n := s.began.Load(); n != want {
+				t.Errorf("%q made %d checks, want %d", agents, n, want)
 			}
 		})
 	}

@@ -43,8 +43,8 @@ func (h *Handler) serveTarget(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	asked := make(chan result, 1)
-	userAgent := e.userAgent(r)
-	h.running.Go(func() { asked <- t.ask(ctx, e, userAgent, r.URL.RawQuery) })
+	by := askerOf(r, e.probe)
+	h.running.Go(func() { asked <- t.ask(ctx, e, by, r.URL.RawQuery) })
 	select {
 	case res := <-asked:
 		res.write(w, r.Host)
@@ -69,19 +69,19 @@ func (h *Handler) entryOf(t Target) *entry {
 }
 
 // ask makes one check, without a timeout.
-func (t *Target) ask(ctx context.Context, e *entry, userAgent, query string) result {
+func (t *Target) ask(ctx context.Context, e *entry, by asker, query string) result {
 	dial := dialPod(e.h.o.Dial.or(plainClose), e.h.Address(), t.behind)
 	a := &httpProber{
 		template: templateOf(t.url(query), nil),
 		client:   http.Client{Transport: newProbeTransport(dial), CheckRedirect: checkRedirect},
 	}
 	began := time.Now()
-	res := a.probe(ctx, userAgent)
+	res := a.probe(ctx, by)
 	if ctx.Err() != nil { // this is no verdict
 		return ending
 	}
 	if query == "" {
-		e.observe(ctx, res, time.Since(began))
+		e.observe(ctx, by.rules, res, time.Since(began))
 	} else { // it is a check of its own, and callers could fill the log with such
 		e.metrics.observe(res.verdict, time.Since(began))
 	}

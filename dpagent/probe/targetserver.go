@@ -74,7 +74,8 @@ func (s *TargetServer) answer(r *http.Request, service string) result {
 	}}
 	began := time.Now()
 	asked := make(chan result, 1)
-	s.running.Go(func() { asked <- a.probe(ctx, kubeletAgent(r, ownAgent)) })
+	by := askerOf(r, mesh.Probe{GRPC: &mesh.GRPCProbe{Service: service}})
+	s.running.Go(func() { asked <- a.probe(ctx, by) })
 	select {
 	case res := <-asked:
 		if ctx.Err() != nil { // this is no verdict

@@ -48,7 +48,7 @@ func newTCPProber(podIP netip.Addr, t *mesh.TCPSocketProbe, timeout time.Duratio
 	return &tcpProber{dial: dial.or(resetClose), address: hostPort(podIP, t.Port), timeout: timeout}
 }
 
-func (a *tcpProber) probe(ctx context.Context, _ string) result {
+func (a *tcpProber) probe(ctx context.Context, _ asker) result {
 	return judgeTCP(a.connect(ctx))
 }
 

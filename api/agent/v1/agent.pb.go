@@ -3481,8 +3481,10 @@ type ServiceProbe_HTTPGet struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Path  string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
 	// Without verification of its certificate.
-	Https         bool                   `protobuf:"varint,2,opt,name=https,proto3" json:"https,omitempty"`
-	Headers       []*ServiceProbe_Header `protobuf:"bytes,3,rep,name=headers,proto3" json:"headers,omitempty"`
+	Https   bool                   `protobuf:"varint,2,opt,name=https,proto3" json:"https,omitempty"`
+	Headers []*ServiceProbe_Header `protobuf:"bytes,3,rep,name=headers,proto3" json:"headers,omitempty"`
+	// By HTTP/2 without TLS. An agent that does not know it asks by HTTP/1.1.
+	Http2         bool `protobuf:"varint,4,opt,name=http2,proto3" json:"http2,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3536,6 +3538,13 @@ func (x *ServiceProbe_HTTPGet) GetHeaders() []*ServiceProbe_Header {
 		return x.Headers
 	}
 	return nil
+}
+
+func (x *ServiceProbe_HTTPGet) GetHttp2() bool {
+	if x != nil {
+		return x.Http2
+	}
+	return false
 }
 
 // Header of a request; names may repeat.
@@ -3630,8 +3639,10 @@ func (*ServiceProbe_TCPSocket) Descriptor() ([]byte, []int) {
 
 // GRPC calls grpc.health.v1.Health.
 type ServiceProbe_GRPC struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Service       string                 `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Service string                 `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
+	// Without verification of its certificate. An agent that does not know it asks without TLS.
+	Tls           bool `protobuf:"varint,2,opt,name=tls,proto3" json:"tls,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3671,6 +3682,13 @@ func (x *ServiceProbe_GRPC) GetService() string {
 		return x.Service
 	}
 	return ""
+}
+
+func (x *ServiceProbe_GRPC) GetTls() bool {
+	if x != nil {
+		return x.Tls
+	}
+	return false
 }
 
 var File_agent_v1_agent_proto protoreflect.FileDescriptor
@@ -3849,7 +3867,7 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\"b\n" +
 	"\rServiceProbes\x124\n" +
 	"\x06probes\x18\x01 \x03(\v2\x1c.sonde.agent.v1.ServiceProbeR\x06probes\x12\x1b\n" +
-	"\tno_others\x18\x02 \x01(\bR\bnoOthers\"\xe1\x05\n" +
+	"\tno_others\x18\x02 \x01(\bR\bnoOthers\"\x8a\x06\n" +
 	"\fServiceProbe\x12\x18\n" +
 	"\ainbound\x18\x01 \x01(\tR\ainbound\x12 \n" +
 	"\vapplication\x18\x02 \x01(\tR\vapplication\x12A\n" +
@@ -3862,17 +3880,19 @@ const file_agent_v1_agent_proto_rawDesc = "" +
 	"\x11failure_threshold\x18\b \x01(\rR\x10failureThreshold\x12+\n" +
 	"\x11success_threshold\x18\t \x01(\rR\x10successThreshold\x12,\n" +
 	"\x12declared_not_ready\x18\n" +
-	" \x01(\bR\x10declaredNotReady\x1ar\n" +
+	" \x01(\bR\x10declaredNotReady\x1a\x88\x01\n" +
 	"\aHTTPGet\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x14\n" +
 	"\x05https\x18\x02 \x01(\bR\x05https\x12=\n" +
-	"\aheaders\x18\x03 \x03(\v2#.sonde.agent.v1.ServiceProbe.HeaderR\aheaders\x1a2\n" +
+	"\aheaders\x18\x03 \x03(\v2#.sonde.agent.v1.ServiceProbe.HeaderR\aheaders\x12\x14\n" +
+	"\x05http2\x18\x04 \x01(\bR\x05http2\x1a2\n" +
 	"\x06Header\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\x1a\v\n" +
-	"\tTCPSocket\x1a \n" +
+	"\tTCPSocket\x1a2\n" +
 	"\x04GRPC\x12\x18\n" +
-	"\aservice\x18\x01 \x01(\tR\aserviceB\t\n" +
+	"\aservice\x18\x01 \x01(\tR\aservice\x12\x10\n" +
+	"\x03tls\x18\x02 \x01(\bR\x03tlsB\t\n" +
 	"\ahandler\"X\n" +
 	"\aWelcome\x121\n" +
 	"\aversion\x18\x01 \x01(\v2\x17.sonde.agent.v1.VersionR\aversion\x12\x1a\n" +

@@ -6,7 +6,7 @@ import "github.com/sonde-mesh/sonde/api/mesh"
 func (p *ServiceProbe) SetCheck(check mesh.Probe) {
 	p.Handler = mesh.MatchHandler(check,
 		func(h *mesh.HTTPGetProbe) isServiceProbe_Handler {
-			get := &ServiceProbe_HTTPGet{Path: h.Path, Https: h.Scheme == mesh.SchemeHTTPS}
+			get := &ServiceProbe_HTTPGet{Path: h.Path, Https: h.Scheme == mesh.SchemeHTTPS, Http2: h.Protocol == mesh.HTTPGetHTTP2}
 			for _, header := range h.HTTPHeaders {
 				get.Headers = append(get.Headers, &ServiceProbe_Header{Name: header.Name, Value: header.Value})
 			}
@@ -16,7 +16,7 @@ func (p *ServiceProbe) SetCheck(check mesh.Probe) {
 			return &ServiceProbe_TcpSocket{TcpSocket: &ServiceProbe_TCPSocket{}}
 		},
 		func(h *mesh.GRPCProbe) isServiceProbe_Handler {
-			return &ServiceProbe_Grpc{Grpc: &ServiceProbe_GRPC{Service: h.Service}}
+			return &ServiceProbe_Grpc{Grpc: &ServiceProbe_GRPC{Service: h.Service, Tls: h.Mode == mesh.GRPCModeTLS}}
 		},
 	)
 }
@@ -30,6 +30,9 @@ func (p *ServiceProbe) Check(port int32) (mesh.Probe, bool) {
 		if h.HttpGet.GetHttps() {
 			check.HTTPGet.Scheme = mesh.SchemeHTTPS
 		}
+		if h.HttpGet.GetHttp2() {
+			check.HTTPGet.Protocol = mesh.HTTPGetHTTP2
+		}
 		for _, header := range h.HttpGet.GetHeaders() {
 			check.HTTPGet.HTTPHeaders = append(check.HTTPGet.HTTPHeaders, mesh.HTTPHeader{Name: header.GetName(), Value: header.GetValue()})
 		}
@@ -37,6 +40,9 @@ func (p *ServiceProbe) Check(port int32) (mesh.Probe, bool) {
 		check.TCPSocket = &mesh.TCPSocketProbe{Port: port}
 	case *ServiceProbe_Grpc:
 		check.GRPC = &mesh.GRPCProbe{Port: port, Service: h.Grpc.GetService()}
+		if h.Grpc.GetTls() {
+			check.GRPC.Mode = mesh.GRPCModeTLS
+		}
 	default:
 		return check, false
 	}

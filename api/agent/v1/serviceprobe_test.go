@@ -13,8 +13,10 @@ func TestServiceProbeCheck(t *testing.T) {
 	tests := map[string]mesh.Probe{
 		"httpGet":   {HTTPGet: &mesh.HTTPGetProbe{Path: "/ready", Scheme: mesh.SchemeHTTP}},
 		"https":     {HTTPGet: &mesh.HTTPGetProbe{Scheme: mesh.SchemeHTTPS, HTTPHeaders: []mesh.HTTPHeader{{Name: "A", Value: "1"}, {Name: "A", Value: "2"}}}},
+		"h2c":       {HTTPGet: &mesh.HTTPGetProbe{Scheme: mesh.SchemeHTTP, Protocol: mesh.HTTPGetHTTP2}},
 		"tcpSocket": {TCPSocket: &mesh.TCPSocketProbe{}},
 		"grpc":      {GRPC: &mesh.GRPCProbe{Service: "orders"}},
+		"grpc, TLS": {GRPC: &mesh.GRPCProbe{Mode: mesh.GRPCModeTLS}},
 	}
 	for name, probe := range tests {
 		t.Run(name, func(t *testing.T) {
