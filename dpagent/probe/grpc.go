@@ -130,7 +130,7 @@ func (a *grpcProber) rpcReason(err error, r rules) string {
 		return fmt.Sprintf("timeout: health rpc did not complete within %v", a.timeout)
 	case codes.Unavailable:
 		if r&failsFast != 0 {
-			return fmt.Sprintf("error: failed to connect service at %s", a.address)
+			return "error: failed to connect service at " + a.address
 		}
 	}
 	return fmt.Sprintf("error: health rpc probe failed: rpc error: code = %s", status.Code(err))

@@ -11,7 +11,6 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 
@@ -29,8 +28,11 @@ func (p *pod) serveH2C(answer int) int32 {
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(answer) }),
 	}
 	s.Protocols.SetUnencryptedHTTP2(true)
-	served := make(chan error, 1)
-	go func() { served <- s.Serve(l) }()
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		_ = s.Serve(l) // it says that it was closed
+	}()
 	p.t.Cleanup(func() {
 		_ = s.Close()
 		<-served
@@ -70,14 +72,8 @@ func (p *pod) serveLate(after time.Duration) int32 {
 func (p *pod) serveGRPCByTLS() int32 {
 	p.t.Helper()
 	l := p.listen(localhost.String())
-	s := grpc.NewServer(grpc.Creds(credentials.NewTLS(&tls.Config{Certificates: []tls.Certificate{expired(p.t)}})))
-	says(healthpb.HealthCheckResponse_SERVING, nil)(s)
-	served := make(chan error, 1)
-	go func() { served <- s.Serve(l) }()
-	p.t.Cleanup(func() {
-		s.Stop()
-		<-served
-	})
+	p.serveGRPCAt(tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{expired(p.t)}, NextProtos: []string{"h2"}}),
+		says(healthpb.HealthCheckResponse_SERVING, nil))
 	return int32(port(l))
 }
 
@@ -87,7 +83,9 @@ func TestVerdictOfTheVersionThatAsks(t *testing.T) {
 	h2cAt := func(port int32) mesh.Probe {
 		return mesh.Probe{TimeoutSeconds: 1, HTTPGet: &mesh.HTTPGetProbe{Port: port, Protocol: mesh.HTTPGetHTTP2}}
 	}
-	silent := func(p *pod) int32 { return p.apply(localhost.String(), func(c net.Conn) { _, _ = c.Read(make([]byte, 1<<20)) }).port }
+	silent := func(p *pod) int32 {
+		return p.apply(localhost.String(), func(c net.Conn) { _, _ = c.Read(make([]byte, 1<<20)) }).port
+	}
 	type answers map[string]string // by user agent: the verdict, and a part of the reason
 	tests := map[string]struct {
 		probe func(*pod) mesh.Probe
