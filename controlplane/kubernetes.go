@@ -177,7 +177,10 @@ func (c *cluster) connect() (connection, error) {
 		Peers: c.cp.peers.Follow, Fit: c.cp.peers.Stale, Election: o.Kubernetes.Election, Liveness: c.liveness, TellRestarts: c.tellRestarts, WithoutGrants: c.withoutGrants,
 		Sight: c.sight(), FreezeMode: o.Kubernetes.FreezeMode, WhyNotInjected: c.whyNotInjected, InjectionLabels: c.injection().InjectionKeys(),
 		GuardedLiveness: o.Kubernetes.GuardedLiveness, ProbesMode: o.ProbesMode, Loops: c.loops, Logger: o.Logger, Registerer: c.cp.registry, Memory: o.Memory,
-		Drains: source.Drains{Taints: o.Kubernetes.Drain.Taints, MinServing: o.Kubernetes.Drain.MinServing, IgnoreNodes: o.Kubernetes.Drain.IgnoreNodes},
+		Drains: source.Drains{
+			Taints: o.Kubernetes.Drain.Taints, Conditions: o.Kubernetes.Drain.Conditions, MinServing: o.Kubernetes.Drain.MinServing,
+			IgnoreNodes: o.Kubernetes.Drain.IgnoreNodes,
+		},
 	})
 	if err != nil {
 		return connection{}, err

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
@@ -131,6 +132,8 @@ type Kubernetes struct {
 type Drain struct {
 	// Taints are keys of taints of nodes that go, beside source.DefaultTaints.
 	Taints []string
+	// Conditions are types of conditions of nodes that go, beside source.DefaultConditions.
+	Conditions []string
 	// MinServing is how many proxies of a Service with a port for load balancers must be left, see source.Drains. Default 0, no limit.
 	MinServing int
 	// IgnoreNodes is that of Live, at the start.
@@ -261,16 +264,32 @@ func (k *Kubernetes) validate() error {
 			errs = append(errs, &mesh.FieldError{Field: field, Value: name, Allowed: "must be a DNS label"})
 		}
 	}
-	for _, key := range k.Drain.Taints {
+	if m := k.FreezeMode; m != "" && !slices.Contains(freeze.Modes(), m) {
+		errs = append(errs, &mesh.FieldError{Field: "Kubernetes.FreezeMode", Value: string(m), Allowed: freeze.AllowedMode})
+	}
+	return errors.Join(append(errs, k.Drain.validate(), validateGuardedLiveness(k.GuardedLiveness), k.validateReplica(), k.Injection.Validate())...)
+}
+
+func (d *Drain) validate() error {
+	var errs []error
+	for _, key := range d.Taints {
 		if problems := validation.IsQualifiedName(key); len(problems) > 0 {
 			errs = append(errs, &mesh.FieldError{Field: "Kubernetes.Drain.Taints", Value: key, Allowed: "must be keys of taints: " + strings.Join(problems, "; ")})
 		}
 	}
-	if n := k.Drain.MinServing; n < 0 {
+	for _, kind := range d.Conditions {
+		problems := validation.IsQualifiedName(kind)
+		if kind == string(corev1.NodeReady) {
+			problems = []string{"Ready is True of each node that is well"}
+		}
+		if len(problems) > 0 {
+			errs = append(errs, &mesh.FieldError{
+				Field: "Kubernetes.Drain.Conditions", Value: kind, Allowed: "must be types of conditions of nodes: " + strings.Join(problems, "; "),
+			})
+		}
+	}
+	if n := d.MinServing; n < 0 {
 		errs = append(errs, &mesh.FieldError{Field: "Kubernetes.Drain.MinServing", Value: strconv.Itoa(n), Allowed: "must be 0, for no limit, or more"})
 	}
-	if m := k.FreezeMode; m != "" && !slices.Contains(freeze.Modes(), m) {
-		errs = append(errs, &mesh.FieldError{Field: "Kubernetes.FreezeMode", Value: string(m), Allowed: freeze.AllowedMode})
-	}
-	return errors.Join(append(errs, validateGuardedLiveness(k.GuardedLiveness), k.validateReplica(), k.Injection.Validate())...)
+	return errors.Join(errs...)
 }

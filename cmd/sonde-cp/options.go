@@ -49,7 +49,7 @@ var flagOf = map[string]string{
 	"Image":                     "--sidecar-image", "Sidecar": "--sidecar-form", "VirtualProbesPort": "--virtual-probes-port", "ProbesMode": "--virtual-probes-mode", "ControlPlane": "--control-plane-address",
 	"MetricsPort": "--sidecar-metrics-port", "MetricsInclude": "--sidecar-metrics-include",
 	"Resources.CPU": "--sidecar-cpu", "Resources.CPULimit": "--sidecar-cpu-limit", "Resources.Memory": "--sidecar-memory", "Resources.MemoryLimit": "--sidecar-memory-limit",
-	"Kubernetes.Drain.Taints": "--drain-taints", "Kubernetes.Drain.MinServing": "--min-serving",
+	"Kubernetes.Drain.Taints": "--drain-taints", "Kubernetes.Drain.Conditions": "--drain-conditions", "Kubernetes.Drain.MinServing": "--min-serving",
 	"Kubernetes.FreezeMode":           "--" + flagFreezeMode,
 	"Kubernetes.GuardedLiveness.Mode": "--" + flagGuardedMode, "Kubernetes.GuardedLiveness.PerMinute": "--" + flagGuardedPerMinute, "Kubernetes.GuardedLiveness.PerNodePerMinute": "--" + flagGuardedPerNode,
 	"Kubernetes.GuardedLiveness.Blacklist.Namespaces": "--" + flagGuardedNamespaces, "Kubernetes.GuardedLiveness.Blacklist.Workloads": "--" + flagGuardedWorkloads, "Kubernetes.GuardedLiveness.Blacklist.Images": "--" + flagGuardedImages,
@@ -109,6 +109,8 @@ func (o *options) addKubernetesFlags(flags *pflag.FlagSet) {
 	flags.Var(&reach.AddressFlag{Service: reach.Agents, To: &k.Injection.ControlPlane}, "control-plane-address", "`HOST:PORT` of the control plane for agents; default that of its Service")
 	flags.BoolVar(&o.drainAware, keyDrainAware, true, "proxies on nodes that go tell load balancers to send no new traffic; read again when the --config file changes")
 	flags.StringSliceVar(&k.Drain.Taints, "drain-taints", nil, "`KEYS` of taints of nodes that go, beside those of the cluster autoscaler and Karpenter")
+	flags.StringSliceVar(&k.Drain.Conditions, "drain-conditions", nil,
+		"`TYPES` of conditions of nodes that go, beside GracefulNodeShutdownInProgress, DrainInProgress and Drained; such as MaintenanceInProgress")
 	flags.IntVar(&k.Drain.MinServing, "min-serving", 1, "`NUMBER` of proxies of a Service that go on telling load balancers that they serve, whatever drains them; 0 for none")
 	addGuardedFlags(flags, &k.GuardedLiveness)
 	addFreezeFlags(flags, &k.FreezeMode)

@@ -66,6 +66,8 @@ func TestBadOptionsAreNamed(t *testing.T) {
 		"no store":            {want: []string{"--store: must be dir:PATH"}},
 		"bad taint":           {args: []string{"--store=kubernetes", "--drain-taints=shop.example/going,a b"}, want: []string{"--drain-taints", `"a b"`, "must be keys of taints"}},
 		"bad taint, files":    {args: []string{"--store=dir:/x", "--state-dir=/y", "--drain-taints=a b"}, want: []string{"--drain-taints", `"a b"`, "must be keys of taints"}},
+		"bad condition":       {args: []string{"--store=kubernetes", "--drain-conditions=Drained,a b"}, want: []string{"--drain-conditions", `"a b"`, "types of"}},
+		"condition of all":    {config: "store: kubernetes\ndrainConditions: [Ready]\n", want: []string{"drainConditions", `"Ready"`, "each node that is well"}},
 		"taints no list":      {config: "store: kubernetes\ndrainTaints: {a: b}\n", want: []string{"line 2: drainTaints", "list of texts"}},
 		"taints not texts":    {config: "store: kubernetes\ndrainTaints: [1]\n", want: []string{"drainTaints", "one value", "list of texts"}},
 		"negative guard":      {config: "store: kubernetes\nminServing: -1\n", want: []string{"line 2: minServing: -1: ", "0, for no limit, or more"}},

@@ -18,46 +18,13 @@ import (
 type Drains struct {
 	// Taints are keys of taints, of any effect, that say that a node goes, beside DefaultTaints.
 	Taints []string
+	// Conditions are types of conditions that say it while they are True, beside DefaultConditions.
+	Conditions []string
 	// MinServing is how many proxies of a Service with a port for load balancers must be left that may get traffic; else all serve on whose
 	// pod and node are still there.
 	MinServing int
 	// IgnoreNodes says at the start that nodes that go are no reason to drain; Source.IgnoreNodes changes it.
 	IgnoreNodes bool
-}
-
-// DefaultTaints are the keys of the autoscalers: https://kubernetes.io/docs/reference/labels-annotations-taints/ and Karpenter's.
-func DefaultTaints() []string {
-	return []string{"ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted"}
-}
-
-// Node is what is kept of a node. That it is unschedulable is no reason to drain: whole clusters are cordoned before an upgrade.
-type Node struct {
-	// Goes says why it goes, empty if it stays.
-	Goes string
-	// Drain is why an administrator drains it, nil if none does.
-	Drain *string
-	// Zone is that of its label, "" if it has none.
-	Zone string
-	// Unknown says that its kubelet is not heard.
-	Unknown bool
-}
-
-func (o Drains) readNode(n *corev1.Node) (Node, bool) {
-	r := Node{
-		Drain: annotation(n.Annotations, mesh.AnnotationDrain), Zone: intern(n.Labels[corev1.LabelTopologyZone]), Unknown: isUnknown(n),
-	}
-	switch {
-	case n.DeletionTimestamp != nil:
-		r.Goes = "it is being deleted"
-	default:
-		for i := range n.Spec.Taints {
-			if key := n.Spec.Taints[i].Key; slices.Contains(DefaultTaints(), key) || slices.Contains(o.Taints, key) {
-				r.Goes = "taint " + key
-				break
-			}
-		}
-	}
-	return r, true
 }
 
 func drainAnnotation(p *corev1.Pod) *string { return annotation(p.Annotations, mesh.AnnotationDrain) }

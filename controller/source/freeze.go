@@ -54,12 +54,8 @@ func (s *Source) Freeze(k Kept) {
 
 // isUnknown reports whether a node's own word is not heard any more. False is such a word.
 func isUnknown(n *corev1.Node) bool {
-	for i := range n.Status.Conditions {
-		if c := &n.Status.Conditions[i]; c.Type == corev1.NodeReady {
-			return c.Status == corev1.ConditionUnknown
-		}
-	}
-	return false // its kubelet has not begun
+	c := nodeCondition(n, string(corev1.NodeReady))
+	return c != nil && c.Status == corev1.ConditionUnknown // without it its kubelet has not begun
 }
 
 // readiness returns what the kubelet has said last of a pod, and whether it is not Ready nevertheless: then the node controller has marked it,

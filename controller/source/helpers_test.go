@@ -64,7 +64,8 @@ func newSource(t testing.TB, b Builder) *Source {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return New(Options{Client: client, Builder: b, Name: "cluster", Drains: Drains{Taints: []string{"shop.example/going"}, MinServing: 1}})
+	drains := Drains{Taints: []string{"shop.example/going"}, Conditions: []string{"shop.example/Reclaimed"}, MinServing: 1}
+	return New(Options{Client: client, Builder: b, Name: "cluster", Drains: drains})
 }
 
 // newSynced returns a Source whose cluster has these objects.
@@ -185,6 +186,13 @@ func node(name string, taints ...string) *corev1.Node {
 	for _, key := range taints {
 		n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: key, Effect: corev1.TaintEffectNoSchedule})
 	}
+	return n
+}
+
+// conditioned returns node a, which is Ready, with one condition more.
+func conditioned(kind corev1.NodeConditionType, status corev1.ConditionStatus, reason string) *corev1.Node {
+	n := node("a")
+	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}, {Type: kind, Status: status, Reason: reason}}
 	return n
 }
 

@@ -115,6 +115,7 @@ func (c *randomCluster) onSomeNode(p *corev1.Pod) {
 
 func (c *randomCluster) node() *corev1.Node {
 	n := node(fmt.Sprint("n-", c.rand.IntN(2)), choose(c, "", "ToBeDeletedByClusterAutoscaler", "shop.example/going", "other"))
+	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeDrainInProgress, Status: choose(c, corev1.ConditionTrue, "False", "False")}}
 	if c.rand.IntN(4) == 0 {
 		n.Annotations = map[string]string{mesh.AnnotationDrain: choose(c, "", "kernel update")}
 	}
