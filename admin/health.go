@@ -28,7 +28,7 @@ func healthOf(h meshview.Health) adminv1.Endpoint_Health {
 // shown returns an endpoint's health and reason for users. A stopped proxy has no listeners or application to report, only its object counts.
 func (s *service) shown(p *meshview.Proxy, at netip.AddrPort, h meshview.InboundHealth, agent *adminv1.AgentState) (adminv1.Endpoint_Health, string) {
 	switch h.Reason {
-	case meshview.DeclaredNotReady, meshview.StateNotReady, meshview.StateIgnored, meshview.UnknownDataplane, meshview.Frozen:
+	case meshview.DeclaredNotReady, meshview.StateNotReady, meshview.StateIgnored, meshview.UnknownDataplane, meshview.Restarting, meshview.Frozen:
 	default:
 		if stopped(agent) {
 			return adminv1.Endpoint_STOPPED, ""
@@ -51,6 +51,8 @@ func (s *service) reasonOf(p *meshview.Proxy, at netip.AddrPort, r meshview.Reas
 		return "its state is Ignored, so it has no listener"
 	case meshview.UnknownDataplane:
 		return "its Dataplane is not known"
+	case meshview.Restarting:
+		return mesh.RestartingReason
 	case meshview.NeverJoined:
 		return neverJoined
 	case meshview.OtherWorkload:

@@ -34,7 +34,10 @@ func newHealthFakes(t *testing.T) *fakes {
 	}
 	no := false
 	s := &mesh.Service{Meta: mesh.Meta{Mesh: "default", Name: "api"}}
-	s.Spec.Endpoints = []mesh.ServiceEndpoint{{Address: "10.0.0.4", Port: 80, Health: &mesh.EndpointHealth{Ready: &no}}}
+	s.Spec.Endpoints = []mesh.ServiceEndpoint{
+		{Address: "10.0.0.4", Port: 80, Health: &mesh.EndpointHealth{Ready: &no}},
+		{Address: "10.0.0.9", Port: 80, Health: &mesh.EndpointHealth{Ready: &no}, Restarting: true},
+	}
 	s.SetDefaults()
 	b.Set("test", s)
 	b.Observe("default/api-1", mesh.Observation{Joined: true, Path: "/workload/api"})
@@ -85,6 +88,7 @@ func TestListServicesSaysWhyEndpointsAreNotReady(t *testing.T) {
 			{Address: "10.0.0.6:80", Health: adminv1.Endpoint_DRAINING, Sidecar: true, Dataplane: "api-6", Reason: heldText},
 			{Address: "10.0.0.7:80", Health: adminv1.Endpoint_STOPPED, Sidecar: true, Dataplane: "api-7"},
 			{Address: "10.0.0.8:80", Health: adminv1.Endpoint_STOPPED, Sidecar: true, Dataplane: "api-8"},
+			{Address: "10.0.0.9:80", Health: adminv1.Endpoint_NOT_READY, Declared: true, Reason: mesh.RestartingReason},
 		}
 		if diff := cmp.Diff(want, got.GetServices()[0].GetEndpoints(), protocmp.Transform()); diff != "" {
 			t.Errorf("ListServices() (-want +got):\n%s", diff)

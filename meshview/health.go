@@ -27,6 +27,8 @@ const (
 	StateIgnored
 	// UnknownDataplane means that the endpoint names a Dataplane that is not there.
 	UnknownDataplane
+	// Restarting means that the kubelet restarts all containers of the pod at once.
+	Restarting
 	// NeverJoined means that no certificate has been issued to the proxy.
 	NeverJoined
 	// OtherWorkload means that the certificate in use names another workload than the Dataplane: clients would refuse it.

@@ -94,7 +94,10 @@ func (b *serviceBuild) addInbounds(d *mesh.Dataplane, is func(*mesh.Inbound) boo
 func (s *state) objectEndpoint(meshName string, o *mesh.ServiceEndpoint) (e Endpoint, identity string) {
 	h := endpointHealth(o.Health)
 	e = Endpoint{Address: mesh.AddrPort(o.Address, o.Port), Health: h.Health, Reason: h.Reason, Proxy: o.Dataplane, Declared: true, Node: o.NodeName}
-	if o.Frozen && e.Health != NotReady {
+	switch {
+	case o.Restarting:
+		e.Reason = Restarting
+	case o.Frozen && e.Health != NotReady:
 		e.Reason = Frozen
 	}
 	if o.Dataplane == "" {

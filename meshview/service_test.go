@@ -237,6 +237,23 @@ func TestFrozenEndpoints(t *testing.T) {
 	}
 }
 
+// TestRestartingEndpoint checks that an endpoint whose pod is restarted as a whole says so, unless its Dataplane is not there.
+func TestRestartingEndpoint(t *testing.T) {
+	away := &mesh.EndpointHealth{Ready: new(bool), Serving: new(bool)}
+	s := named("api", endpoint{"10.0.0.1", "api-1", away}, endpoint{"10.0.0.2", "api-2", away})
+	for i := range s.Spec.Endpoints {
+		s.Spec.Endpoints[i].Restarting = true
+	}
+	_, built := mustBuild(t, set(dataplane("api-1", "10.0.0.1", ""), s)).After.Service("default/api")
+	var got []InboundHealth
+	for _, e := range built.Endpoints {
+		got = append(got, InboundHealth{e.Health, e.Reason})
+	}
+	if diff := cmp.Diff([]InboundHealth{{NotReady, Restarting}, {NotReady, UnknownDataplane}}, got); diff != "" {
+		t.Errorf("endpoints (-want +got):\n%s", diff)
+	}
+}
+
 // TestHeadlessService checks that a headless service is reached at each of its endpoints, ready or not.
 func TestHeadlessService(t *testing.T) {
 	no := false

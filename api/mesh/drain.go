@@ -11,6 +11,9 @@ const DrainTerminating = "the pod is being deleted"
 // FrozenReason begins what the admin API says of an endpoint that stays though Kubernetes takes it away.
 const FrozenReason = "Frozen: "
 
+// RestartingReason says that a pod is restarted in place, by the action RestartAllContainers of a container that has exited.
+const RestartingReason = "the kubelet restarts all its containers at once, since one has exited by a rule that asks for it"
+
 // DrainText says that what is drained, and for which reason; "" is none.
 func DrainText(what, reason string) string {
 	if reason == "" {

@@ -55,6 +55,8 @@ type ServiceEndpoint struct {
 	Health   *EndpointHealth `json:"health,omitempty"`
 	// Frozen says that Health is not what Kubernetes says, since the node and most others of its zone or of the mesh are not seen. No document has it.
 	Frozen bool `json:"-"`
+	// Restarting says that Health is that of a pod whose kubelet restarts all its containers at once. No document has it.
+	Restarting bool `json:"-"`
 }
 
 // EndpointHealth is the health of an endpoint, with the meaning that the conditions of an EndpointSlice have. It alone decides

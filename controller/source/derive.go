@@ -157,6 +157,9 @@ func endpointOf(s *mesh.Service, namespace string, e *sliceEndpoint, port uint32
 	if r.Health.IsReady() && drains { // as one that terminates: it serves while there is no other
 		r.Health = &mesh.EndpointHealth{Ready: new(bool), Serving: new(true)}
 	}
+	if p.away(e) {
+		p.takeAway(&r)
+	}
 	if p != nil && p.Mesh == s.Mesh && p.redirects(port) {
 		r.Dataplane = mesh.ObjectDataplane(namespace, e.podName)
 	}

@@ -184,7 +184,7 @@ func (s *Source) servingOf(service watch.Key) serving {
 		for i := range part.endpoints {
 			e := &part.endpoints[i]
 			p := s.pods.Get(e.ref(service.Namespace).key)
-			if p == nil || p.UID != e.pod || p.Ended || p.LBHealthPort == 0 || !e.ready || p.Terminating || s.nodeIsGone(p) {
+			if p == nil || p.UID != e.pod || p.Ended || p.LBHealthPort == 0 || !e.ready || p.away(e) || p.Terminating || s.nodeIsGone(p) {
 				continue
 			}
 			key := e.ref(service.Namespace).key

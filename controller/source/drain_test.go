@@ -170,6 +170,10 @@ func TestDrainIsHeld(t *testing.T) {
 		"one too many goes":  {2, []metav1.Object{node("a", going)}, nil, nil, []string{"s-1 shop/web one"}},
 		"no limit":           {0, []metav1.Object{node("a", going), node("b", going)}, nil, []string{"one", "other", "two"}, nil},
 		"the other is unfit": {1, []metav1.Object{node("a", going), slicesOf(isReady, isNotReady)}, nil, nil, []string{"s-1 shop/web one"}},
+		"the other restarts": {
+			1, []metav1.Object{node("a", going), pod("two", "u-2", "10.0.0.2", onNode("b"), forLoadBalancers, restarting("True", failed))}, nil,
+			nil, []string{"s-1 shop/web one"},
+		},
 		"the last one is unfit itself": {
 			1, []metav1.Object{node("a", going), node("b", going), slicesOf(isNotReady, isReady)}, nil, []string{"one", "other"}, []string{"s-1 shop/web two"},
 		},

@@ -79,7 +79,7 @@ func readiness(p *corev1.Pod) (healthy, marked bool) {
 // sameButReadiness reports whether nothing else of a pod differs.
 func (p *Pod) sameButReadiness(o *Pod) bool {
 	same := *p
-	same.Healthy, same.Marked = o.Healthy, o.Marked
+	same.Healthy, same.Marked, same.WholeRestart = o.Healthy, o.Marked, o.WholeRestart
 	return reflect.DeepEqual(&same, o)
 }
 

@@ -200,6 +200,14 @@ func inPhase(phase corev1.PodPhase) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.Status.Phase = phase }
 }
 
+// restarting has the kubelet say whether it restarts all containers of a pod at once, beside other conditions.
+func restarting(status corev1.ConditionStatus, others func(*corev1.Pod)) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		others(p)
+		p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: corev1.AllContainersRestarting, Status: status})
+	}
+}
+
 func withoutSidecar(p *corev1.Pod) { p.Spec.Volumes = nil }
 
 // serviceOf returns a Service of namespace shop with a cluster IP.

@@ -33,6 +33,8 @@ type Pod struct {
 	LBHealthPort uint32
 	// Healthy says that the kubelet has said last that it is ready, Marked that it is not Ready nevertheless, see readiness.
 	Healthy, Marked bool
+	// WholeRestart is how far a restart of all its containers at once is.
+	WholeRestart WholeRestart
 	// Terminating says that it has a deletionTimestamp.
 	Terminating bool
 	// Drain is why an administrator drains it, nil if none does.
@@ -100,6 +102,7 @@ func readPod(p *corev1.Pod) (Pod, bool) {
 	r.Terminating, r.Drain = p.DeletionTimestamp != nil, drainAnnotation(p)
 	r.Owner = OwnerOf(p)
 	r.Healthy, r.Marked = readiness(p)
+	r.WholeRestart = wholeRestartOf(p, r.Healthy)
 	for _, statuses := range [][]corev1.ContainerStatus{p.Status.InitContainerStatuses, p.Status.ContainerStatuses} {
 		for i := range statuses {
 			r.Restarts += statuses[i].RestartCount

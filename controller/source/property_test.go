@@ -96,7 +96,7 @@ func (c *randomCluster) pod() *corev1.Pod {
 	for _, o := range []func(*corev1.Pod){
 		inMesh("prod"), inPhase(corev1.PodSucceeded), withoutSidecar, annotated(mesh.AnnotationExcludeInboundPorts, "8080"),
 		annotated(mesh.AnnotationServerFirstPorts, "9090"), c.onSomeNode, c.onSomeNode, c.onSomeNode, terminating, forLoadBalancers, forLoadBalancers,
-		forLoadBalancers, annotated(mesh.AnnotationDrain, "by hand"),
+		forLoadBalancers, annotated(mesh.AnnotationDrain, "by hand"), restarting("True", failed), restarting("False", failed), restarting("False", well),
 	} {
 		if c.rand.IntN(6) == 0 {
 			options = append(options, o)
@@ -137,7 +137,7 @@ func (c *randomCluster) slice() *discoveryv1.EndpointSlice {
 	ports := [][]discoveryv1.EndpointPort{{at("http", 8080)}, {at("grpc", 9090)}, {at("http", 8080), at("grpc", 9090)}, {}}
 	var endpoints []discoveryv1.Endpoint
 	for range c.rand.IntN(4) {
-		endpoints = append(endpoints, endpoint(c.address(), c.podName(), choose(c, "", c.uid(), c.uid()), choose(c, isReady, isNotReady, isDraining)))
+		endpoints = append(endpoints, endpoint(c.address(), c.podName(), choose(c, "", c.uid(), c.uid()), choose(c, isReady, isNotReady, isDraining, isPublished)))
 	}
 	s := sliceOf(fmt.Sprint("slice-", c.rand.IntN(4)), choose(c, "", c.serviceName(), c.serviceName()), choose(c, ports...), endpoints...)
 	if c.rand.IntN(4) == 0 {

@@ -102,6 +102,8 @@ type sliceEndpoint struct {
 	podName        string
 	node           string // "" where nothing says it
 	ready, serving bool
+	// published says that it is ready though its pod is not (publishNotReadyAddresses).
+	published bool
 }
 
 // ref returns which pod it is.
@@ -149,6 +151,7 @@ func readEndpoint(e *discoveryv1.Endpoint) sliceEndpoint {
 		return *b
 	}
 	r := sliceEndpoint{address: strings.Clone(e.Addresses[0]), ready: isTrue(e.Conditions.Ready, true)}
+	r.published = r.ready && !isTrue(e.Conditions.Serving, true)
 	r.serving = isTrue(e.Conditions.Serving, r.ready) && isTrue(e.Conditions.Terminating, false)
 	if e.NodeName != nil {
 		r.node = intern(*e.NodeName)

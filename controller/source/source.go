@@ -246,7 +246,8 @@ func (s *Source) podChanged(key watch.Key, before, now *Pod) {
 	s.noteProblem("Pod", key, before.wrong(), now.wrong())
 	s.mark(func(d *dirty) {
 		if before != nil && now != nil && before.sameButReadiness(now) {
-			if n := s.nodes.Get(watch.Key{Name: now.Node}); before.Marked || now.Marked || n != nil && n.Unknown { // else the slice alone says it
+			n := s.nodes.Get(watch.Key{Name: now.Node})
+			if before.Marked || now.Marked || before.WholeRestart != now.WholeRestart || n != nil && n.Unknown { // else the slice alone says it
 				d.refs[podRef{now.UID, key}] = struct{}{}
 			}
 			return

@@ -58,6 +58,19 @@ func Condition(pod *corev1.Pod, of corev1.PodConditionType) *corev1.PodCondition
 	return nil
 }
 
+// RestartingAll returns the condition by which the kubelet restarts all containers of a pod at once (KEP-5532), nil if it does not. A pod that is Ready
+// since does not: a kubelet that is downgraded meanwhile leaves the condition as it is.
+func RestartingAll(pod *corev1.Pod) *corev1.PodCondition {
+	c, ready := Condition(pod, corev1.AllContainersRestarting), Condition(pod, corev1.PodReady)
+	if c == nil || c.Status != corev1.ConditionTrue {
+		return nil
+	}
+	if ready != nil && ready.Status == corev1.ConditionTrue && ready.LastTransitionTime.After(c.LastTransitionTime.Time) {
+		return nil
+	}
+	return c
+}
+
 // Has reports whether a condition of a pod has a status. One that it has not is Unknown.
 func Has(pod *corev1.Pod, of corev1.PodConditionType, status corev1.ConditionStatus) bool {
 	if c := Condition(pod, of); c != nil {

@@ -14,7 +14,7 @@ import (
 
 // stages judge one after the other, in the order of a pod's life. Each sees what those before it have found.
 var stages = []func(*Facts, []Finding) []Finding{
-	admission, scheduling, starting, joining, listening, calling, checking, gates, restarts, endpoints, drains, held, frozen,
+	admission, scheduling, restarting, starting, joining, listening, calling, checking, gates, restarts, endpoints, drains, held, frozen,
 }
 
 // Judge says what the facts mean. It has no effect, and asks nobody.

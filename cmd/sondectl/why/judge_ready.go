@@ -11,6 +11,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/cmd/sondectl/printer"
 	"github.com/sonde-mesh/sonde/internal/podcause"
+	"github.com/sonde-mesh/sonde/internal/podspec"
 	"github.com/sonde-mesh/sonde/webhook"
 )
 
@@ -149,6 +150,22 @@ func gates(f *Facts, _ []Finding) []Finding {
 		})
 	}
 	return all
+}
+
+// restarting judges whether the kubelet restarts all containers at once: all else that is wrong with them follows from that.
+func restarting(f *Facts, _ []Finding) []Finding {
+	c := podspec.RestartingAll(f.Pod)
+	if c == nil {
+		return nil
+	}
+	r := Finding{
+		Cause: "AllContainersRestarting", Keeps: FromReady, Text: mesh.RestartingReason, Since: at(c.LastTransitionTime.Time),
+		Evidence: []Evidence{ofCondition(c)},
+	}
+	if f.ready() {
+		r.Keeps = FromTraffic
+	}
+	return []Finding{r}
 }
 
 // restarts judges which containers have ended and were started again, and by what.

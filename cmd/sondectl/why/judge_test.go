@@ -248,6 +248,18 @@ var faults = map[string]func(*why.Facts){
 		waits(f, "app", "CrashLoopBackOff", "back-off 5m0s", &corev1.ContainerStateTerminated{ExitCode: 1, Reason: "Error"})
 		tell(f, "BackOff", "app", "Back-off restarting failed container app in pod web-1")
 	},
+	"all-containers-restart": func(f *why.Facts) {
+		unready(f, "app")
+		end := &corev1.ContainerStateTerminated{ExitCode: 88, Reason: "Error", FinishedAt: after(10*time.Minute - time.Second)}
+		status(f, "app").State = corev1.ContainerState{Terminated: end}
+		setCondition(f, corev1.AllContainersRestarting, corev1.ConditionTrue, "RestartAllContainersStarted", "container exited with restart policy rule")
+	},
+	"all-containers-restart-and-ready": func(f *why.Facts) {
+		setCondition(f, corev1.AllContainersRestarting, corev1.ConditionTrue, "RestartAllContainersStarted", "container exited with restart policy rule")
+	},
+	"all-containers-have-restarted": func(f *why.Facts) {
+		setCondition(f, corev1.AllContainersRestarting, corev1.ConditionFalse, "", "")
+	},
 	"no-service":     func(f *why.Facts) { f.Services, f.Slices = nil, nil },
 	"selects-others": func(f *why.Facts) { f.Services[0].Spec.Selector = map[string]string{"app": "backend"}; f.Slices = nil },
 	"nearly-selects": func(f *why.Facts) { f.Services[0].Spec.Selector = map[string]string{"app": "wep"}; f.Slices = nil },
