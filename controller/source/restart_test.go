@@ -15,6 +15,8 @@ import (
 func TestRestartTakesEndpointsAway(t *testing.T) {
 	ready := proxied("10.0.0.1", 8080, "web", nil)
 	unready := proxied("10.0.0.1", 8080, "web", notReady)
+	frozen := unready
+	frozen.Health, frozen.Frozen = &mesh.EndpointHealth{Ready: new(bool), Serving: new(true)}, true
 	stopping := unready
 	stopping.Restarting = true
 	tests := map[string]struct {
@@ -30,6 +32,7 @@ func TestRestartTakesEndpointsAway(t *testing.T) {
 		"stops, though it is being deleted":  {restarting("True", both(failed, terminating)), isDraining, stopping, false},
 		"stops, on a node that is not heard": {restarting("True", well), isNotReady, stopping, true},
 		"stops, of a drained pod":            {restarting("True", both(failed, annotated(mesh.AnnotationDrain, ""))), isReady, stopping, false},
+		"marked on a node that is not heard": {restarting("False", marked), isNotReady, frozen, true},
 		"starts":                             {restarting("False", failed), isReady, unready, false},
 		"starts, and is published":           {restarting("False", failed), isPublished, ready, false},
 		"Ready again":                        {restarting("False", well), isReady, ready, false},
