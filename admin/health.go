@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
-	"strings"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -87,8 +86,8 @@ func (s *service) unaccepted(p *meshview.Proxy, at netip.AddrPort) string {
 // livenessHeld says that a restart is held back, and of a pod, whose Dataplane is POD.NAMESPACE, what says why.
 func livenessHeld(p *meshview.Proxy) string {
 	text := "its liveness probe fails, and the restart is held back until it is granted"
-	if i := strings.LastIndexByte(p.Dataplane.Name, '.'); i > 0 {
-		text += fmt.Sprintf(": sondectl restarts explain %s -n %s", p.Dataplane.Name[:i], p.Dataplane.Name[i+1:])
+	if namespace, pod, ok := mesh.ObjectOf(p.Dataplane.Name); ok {
+		text += fmt.Sprintf(": sondectl restarts explain %s -n %s", pod, namespace)
 	}
 	return text
 }

@@ -20,7 +20,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/controller/catchup"
 	"github.com/sonde-mesh/sonde/controller/events"
@@ -85,14 +84,10 @@ type Options struct {
 	Election leader.Times
 	// ProbesMode of written Dataplanes that name none. Default unified.
 	ProbesMode mesh.ProbesMode
-	// Liveness returns what agents say of guarded liveness probes, by pod, whichever replica they speak with. TellRestarts has the agent of a pod be told
-	// what Restarts.Of returns. Required.
-	Liveness     func() map[watch.Key]agentv1.ReportedLiveness
-	TellRestarts func(pod watch.Key)
+	// Agents is that of restarts.Options. Required.
+	Agents func() restarts.Agents
 	// GuardedLiveness are the settings of Restarts at the start. They must be valid.
 	GuardedLiveness restartbudget.Settings
-	// WithoutGrants returns the pods whose agents are too old for grants of restarts. Default none.
-	WithoutGrants func() map[watch.Key]bool
 	// Drains says which proxies should get no new traffic.
 	Drains source.Drains
 	// Sight is what is known of proxies by all replicas. Default: nothing is.
@@ -142,8 +137,8 @@ const requestTimeout = 30 * time.Second
 
 // New returns a Controller. Nothing is read before Run.
 func New(o Options) (*Controller, error) {
-	if o.Config == nil || o.Namespace == "" || o.Replica == "" || o.Secrets == nil || o.Builder == nil || o.Webhooks == "" || o.Peers == nil || o.Liveness == nil || o.TellRestarts == nil || o.ServingCA == nil || o.Logger == nil {
-		return nil, errors.New("controller: Config, Namespace, Replica, Secrets, Builder, Webhooks, Peers, Liveness, TellRestarts, ServingCA and Logger are required")
+	if o.Config == nil || o.Namespace == "" || o.Replica == "" || o.Secrets == nil || o.Builder == nil || o.Webhooks == "" || o.Peers == nil || o.Agents == nil || o.ServingCA == nil || o.Logger == nil {
+		return nil, errors.New("controller: Config, Namespace, Replica, Secrets, Builder, Webhooks, Peers, Agents, ServingCA and Logger are required")
 	}
 	o.Sight.setDefaults()
 	watching, err := kubernetes.NewForConfig(o.Config)
@@ -187,9 +182,9 @@ func (c *Controller) newRestarts() error {
 		return err
 	}
 	c.Restarts = restarts.New(restarts.Options{
-		Watching: c.watching, Grants: grants, Writing: writing, Status: status, Liveness: c.o.Liveness, Tell: c.o.TellRestarts, Record: c.Events.Record,
+		Watching: c.watching, Grants: grants, Writing: writing, Status: status, Agents: c.o.Agents, Proxy: c.Cluster.ProxyOf, Record: c.Events.Record,
 		Logger: c.o.Logger, Settings: c.o.GuardedLiveness, Loop: c.o.Loops.Restarts, Writes: c.o.Loops.RestartWrites,
-		Pods: c.client.CoreV1(), Namespaces: c.Cluster.Guarded, WithoutGrants: c.o.WithoutGrants, Registerer: c.o.Registerer, Memory: c.o.Memory,
+		Pods: c.client.CoreV1(), Namespaces: c.Cluster.Guarded, Registerer: c.o.Registerer, Memory: c.o.Memory,
 		Lease: watch.Key{Namespace: c.o.Namespace, Name: leader.LeaseName}, Frozen: c.Freeze.Held,
 	})
 	return nil

@@ -23,6 +23,7 @@ import (
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/controller"
+	"github.com/sonde-mesh/sonde/controller/restarts"
 	"github.com/sonde-mesh/sonde/controller/secrets"
 	"github.com/sonde-mesh/sonde/controller/source"
 	"github.com/sonde-mesh/sonde/controller/tokenreview"
@@ -174,7 +175,7 @@ func (c *cluster) connect() (connection, error) {
 		Config: c.config, Namespace: o.Kubernetes.Namespace, Replica: o.Kubernetes.Replica, Secrets: c.secrets(), Builder: c.cp.pipeline.Builder, Recorded: c.cp.authority.Recorded,
 		WebhookConfiguration: o.Kubernetes.WebhookConfiguration, Webhooks: injectingWebhooks, CA: certificate.ca, CAChanged: certificate.changed,
 		ServingCA: c.cp.serving.CA, ServingCAChanged: c.cp.serving.Changed(),
-		Peers: c.cp.peers.Follow, Fit: c.cp.peers.Stale, Election: o.Kubernetes.Election, Liveness: c.liveness, TellRestarts: c.tellRestarts, WithoutGrants: c.withoutGrants,
+		Peers: c.cp.peers.Follow, Fit: c.cp.peers.Stale, Election: o.Kubernetes.Election, Agents: func() restarts.Agents { return c.cp.agents },
 		Sight: c.sight(), FreezeMode: o.Kubernetes.FreezeMode, WhyNotInjected: c.whyNotInjected, InjectionLabels: c.injection().InjectionKeys(),
 		GuardedLiveness: o.Kubernetes.GuardedLiveness, ProbesMode: o.ProbesMode, Loops: c.loops, Logger: o.Logger, Registerer: c.cp.registry, Memory: o.Memory,
 		Drains: source.Drains{
@@ -210,7 +211,7 @@ func (c *cluster) connect() (connection, error) {
 	answers := c.restartAnswers()
 	tasks := slices.Concat(certificate.tasks, c.peerTasks(), []func(context.Context) error{c.controller.Run, serve})
 	return connection{
-		tokens: authenticator, access: access, tasks: tasks, servingWaits: c.servingWaits(), restarts: podRestarts{c.controller.Restarts},
+		tokens: authenticator, access: access, tasks: tasks, servingWaits: c.servingWaits(), restarts: c.controller.Restarts,
 		decisions: answers.Decisions, restartAnswers: answers,
 		frozen: c.controller.Freeze.Held, freeze: c.orderFreeze, podsAt: strict.Pods{Client: c.client, Logger: o.Logger}.At,
 	}, nil

@@ -1,8 +1,6 @@
 package controlplane
 
 import (
-	"strings"
-
 	"github.com/sonde-mesh/sonde/agents/join"
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
@@ -13,21 +11,13 @@ import (
 	"github.com/sonde-mesh/sonde/internal/podcause"
 )
 
-// podOf returns the pod whose Dataplane has that name, false for a name that none has.
-func podOf(name string) (watch.Key, bool) {
-	i := strings.LastIndex(name, ".") // the name of a pod may have dots, that of a namespace has none
-	if i < 0 {
-		return watch.Key{}, false
-	}
-	return watch.Key{Namespace: name[i+1:], Name: name[:i]}, true
-}
-
 // podOfDataplane returns the pod whose Dataplane has that name now, nil if there is none.
 func (c *cluster) podOfDataplane(name string) (watch.Key, *source.Pod) {
-	key, is := podOf(name)
-	if !is {
-		return key, nil
+	namespace, pod, ok := mesh.ObjectOf(name)
+	if !ok {
+		return watch.Key{}, nil
 	}
+	key := watch.Key{Namespace: namespace, Name: pod}
 	return key, c.controller.Cluster.PodNamed(key)
 }
 

@@ -1,6 +1,9 @@
 package mesh
 
-import "time"
+import (
+	"strings"
+	"time"
+)
 
 // Names that are in users' manifests already, because they come from a running mesh. They must not change.
 const (
@@ -69,6 +72,15 @@ func ProxyDNSName(meshName, dataplane string) string {
 
 // ObjectDataplane returns the name in the mesh of the Dataplane of a pod, and of a Dataplane object.
 func ObjectDataplane(namespace, name string) string { return name + "." + namespace }
+
+// ObjectOf is the inverse of ObjectDataplane; ok is false for a name that no object has.
+func ObjectOf(dataplane string) (namespace, name string, ok bool) {
+	i := strings.LastIndexByte(dataplane, '.') // a pod may have dots in its name, a namespace may not
+	if i <= 0 {
+		return "", "", false
+	}
+	return dataplane[i+1:], dataplane[:i], true
+}
 
 // ServiceAccountPath returns the path of the SPIFFE ID of a pod.
 func ServiceAccountPath(namespace, serviceAccount string) string {

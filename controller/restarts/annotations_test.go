@@ -163,7 +163,7 @@ func TestModeOfAPod(t *testing.T) {
 // New settings are followed at once: agents are told, and the leader decides by them.
 func TestConfigure(t *testing.T) {
 	told := 0
-	r := newTestRestarts(t, Options{Tell: func(watch.Key) { told++ }, Settings: restartbudget.Settings{Mode: restartbudget.DryRun}})
+	r := newTestRestarts(t, Options{Agents: func() Agents { return podAgents{tell: func(watch.Key) { told++ }} }, Proxy: proxyOf, Settings: restartbudget.Settings{Mode: restartbudget.DryRun}})
 	if err := r.cluster.pods.Add(annotated("", "enabled")); err != nil {
 		t.Fatal(err)
 	}

@@ -97,7 +97,9 @@ func newAnswers(t *testing.T) *answering {
 	t.Helper()
 	a := &answering{t: t, api: &patched{codes: map[string][]int{}}, liveness: map[watch.Key]agentv1.ReportedLiveness{}}
 	r := newPatching(t, a.api)
-	r.o.Liveness = func() map[watch.Key]agentv1.ReportedLiveness { return a.liveness }
+	r.o.Agents = func() Agents {
+		return podAgents{said: func() map[watch.Key]agentv1.ReportedLiveness { return a.liveness }}
+	}
 	r.o.Watching = kubernetes.NewForConfigOrDie(&rest.Config{Host: "http://api", Transport: handled{http.HandlerFunc(a.findPods)}})
 	r.readAll(t)
 	a.Answers = &Answers{

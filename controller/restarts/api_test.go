@@ -74,8 +74,8 @@ func newAPI(t testing.TB, settings restartbudget.Settings) *api {
 		t.Fatal(err)
 	}
 	a.r = New(Options{
-		Watching: client, Grants: grants, Writing: grants, Pods: client.CoreV1(), Liveness: a.said, Settings: settings, Logger: slog.New(slog.DiscardHandler),
-		Tell: func(pod watch.Key) { a.told = append(a.told, pod) }, Record: a.record, Namespaces: func() map[string]bool { return a.namespaces }, Lease: watch.Key{Namespace: "sonde-system", Name: "sonde-cp"},
+		Watching: client, Grants: grants, Writing: grants, Pods: client.CoreV1(), Agents: func() Agents { return podAgents{said: a.said, tell: a.tell} }, Proxy: proxyOf, Settings: settings, Logger: slog.New(slog.DiscardHandler),
+		Record: a.record, Namespaces: func() map[string]bool { return a.namespaces }, Lease: watch.Key{Namespace: "sonde-system", Name: "sonde-cp"},
 	})
 	for _, store := range []interface{ Replace([]any, string) error }{
 		a.r.grants, a.r.cluster.pods, a.r.cluster.deployments, a.r.cluster.statefulSets, a.r.cluster.daemonSets, a.r.cluster.disruption, a.r.cluster.budgets,
@@ -92,6 +92,8 @@ func (a *api) said() map[watch.Key]agentv1.ReportedLiveness {
 	defer a.mu.Unlock()
 	return maps.Clone(a.liveness)
 }
+
+func (a *api) tell(pod watch.Key) { a.told = append(a.told, pod) }
 
 func (a *api) record(e events.Event) {
 	a.mu.Lock()
@@ -161,7 +163,7 @@ func (a *api) say(pod string, m *agentv1.Liveness) {
 	a.mu.Lock()
 	a.liveness[watch.Key{Namespace: "shop", Name: pod}] = agentv1.ReportedLiveness{Report: m, At: time.Now()}
 	a.mu.Unlock()
-	a.r.Wake()
+	a.r.Held("")
 }
 
 // asking is what an agent says whose containers begin to ask.

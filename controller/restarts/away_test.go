@@ -245,7 +245,7 @@ func TestTurnsAreTold(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := New(Options{Watching: client, Tell: func(pod watch.Key) { told[pod.Name]++ }, Logger: slog.New(slog.DiscardHandler)})
+	r := New(Options{Watching: client, Agents: func() Agents { return podAgents{tell: func(pod watch.Key) { told[pod.Name]++ }} }, Proxy: proxyOf, Logger: slog.New(slog.DiscardHandler)})
 	for range 2 {
 		r.setPolicies(w.policies(restartbudget.Settings{}))
 	}

@@ -120,7 +120,7 @@ func newStatus(t *testing.T, w *world, a *statusAPI) (*budgetStatus, *bytes.Buff
 		t.Fatal(err)
 	}
 	var log bytes.Buffer
-	r := New(Options{Watching: client, Status: client.CoreV1().RESTClient(), Tell: func(watch.Key) {}, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	r := New(Options{Watching: client, Status: client.CoreV1().RESTClient(), Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	r.cluster = w.cluster
 	return newBudgetStatus(r), &log
 }

@@ -88,7 +88,7 @@ type creation struct {
 
 func newLeader(r *Restarts, epoch int64) *leader {
 	return &leader{
-		Restarts: r, epoch: epoch, writer: newWriter(r.o.Logger, r.o.Writes, r.Wake), report: newReport(r), status: newBudgetStatus(r), creating: map[writeID]creation{},
+		Restarts: r, epoch: epoch, writer: newWriter(r.o.Logger, r.o.Writes, r.wakeLead), report: newReport(r), status: newBudgetStatus(r), creating: map[writeID]creation{},
 		refused: map[restartbudget.ContainerKey]time.Time{}, known: map[watch.Key]bool{}, late: map[restartbudget.GrantID]bool{}, judged: map[restartbudget.GrantID]restartbudget.Grant{},
 		sent: map[watch.Key]sentStatus{}, taken: map[watch.Key]sentStatus{}, conditions: map[watch.Key]time.Time{},
 	}
@@ -159,7 +159,7 @@ func (l *leader) run(ctx context.Context) {
 
 // decide makes one round of decisions, and has them written.
 func (l *leader) decide(ctx context.Context, now time.Time) {
-	liveness := l.o.Liveness()
+	liveness := l.liveness()
 	l.takeResults(ctx, now)
 	l.takeReleases(ctx)
 	l.refund(now, liveness)

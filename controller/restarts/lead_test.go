@@ -71,7 +71,7 @@ func (a *api) toldTo(pod string) []string {
 	a.r.mu.Lock()
 	a.r.policies = map[watch.Key]*agentv1.Restarts{}
 	a.r.mu.Unlock()
-	orders := a.r.Of(watch.Key{Namespace: "shop", Name: pod})
+	orders := a.r.Of(proxyOf(watch.Key{Namespace: "shop", Name: pod}))
 	if orders == nil {
 		a.t.Fatal("it is not known what an agent is told")
 	}

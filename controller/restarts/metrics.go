@@ -3,7 +3,6 @@ package restarts
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/sonde-mesh/sonde/controller/watch"
 	"github.com/sonde-mesh/sonde/restartbudget"
 )
 
@@ -107,10 +106,7 @@ func (r *Restarts) inProgress() (n float64) {
 
 // unguarded counts the liveness probes that are not guarded.
 func (r *Restarts) unguarded() (all [whys]int) {
-	var old map[watch.Key]bool
-	if r.o.WithoutGrants != nil {
-		old = r.o.WithoutGrants()
-	}
+	old := r.withoutGrants()
 	all[whyNoSidecar] = int(r.missed.Load())
 	for _, key := range r.cluster.pods.Keys() {
 		p := r.cluster.pods.Get(key)

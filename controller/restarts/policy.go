@@ -42,23 +42,23 @@ func (r *Restarts) setPolicies(now map[watch.Key]*agentv1.Restarts) {
 	r.mu.Unlock()
 	for pod, policy := range now {
 		if !proto.Equal(before[pod], policy) {
-			r.o.Tell(pod)
+			r.tell(pod)
 		}
 	}
 	for pod := range before {
 		if _, is := now[pod]; !is {
-			r.o.Tell(pod)
+			r.tell(pod)
 		}
 	}
 	if before == nil { // nothing was told before
 		r.mu.Lock()
 		var pods []watch.Key
-		for pod := range r.ofPod {
+		for pod := range r.granted {
 			pods = append(pods, pod)
 		}
 		r.mu.Unlock()
 		for _, pod := range pods {
-			r.o.Tell(pod)
+			r.tell(pod)
 		}
 	}
 }

@@ -21,7 +21,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/v1alpha1"
 	"github.com/sonde-mesh/sonde/controller/watch"
 	"github.com/sonde-mesh/sonde/restartbudget"
@@ -86,8 +85,8 @@ func newPatching(t *testing.T, a *patched) *Restarts {
 		t.Fatal(err)
 	}
 	return New(Options{
-		Watching: kubernetes.NewForConfigOrDie(&rest.Config{Host: "http://api", Transport: handled{a}}), Grants: writing, Writing: writing, Liveness: func() map[watch.Key]agentv1.ReportedLiveness { return nil },
-		Tell: func(watch.Key) {}, Logger: slog.New(slog.DiscardHandler),
+		Watching: kubernetes.NewForConfigOrDie(&rest.Config{Host: "http://api", Transport: handled{a}}), Grants: writing, Writing: writing,
+		Agents: func() Agents { return podAgents{} }, Proxy: proxyOf, Logger: slog.New(slog.DiscardHandler),
 	})
 }
 

@@ -238,8 +238,8 @@ func TestOldAgentsAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAPI(t, restartbudget.Settings{})
 		a.deploy("web", 2)
-		a.r.o.WithoutGrants = func() map[watch.Key]bool {
-			return map[watch.Key]bool{{Namespace: "shop", Name: "web-0"}: true, {Namespace: "shop", Name: "none"}: true}
+		a.r.o.Agents = func() Agents {
+			return podAgents{said: a.said, old: []mesh.ID{"default/web-0.shop", "default/none.shop", "default/web-0"}}
 		}
 		registry := prometheus.NewRegistry()
 		newMetrics(a.r, registry)

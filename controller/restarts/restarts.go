@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
+	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/api/v1alpha1"
 	"github.com/sonde-mesh/sonde/controller/events"
 	"github.com/sonde-mesh/sonde/controller/watch"
@@ -34,17 +35,15 @@ type Options struct {
 	Grants, Writing rest.Interface
 	// Status is as Writing, for the status of RestartBudgets: the limit of its rate delays no grant.
 	Status rest.Interface
-	// Liveness returns what agents say, by pod, whichever replica they speak with.
-	Liveness func() map[watch.Key]agentv1.ReportedLiveness
-	// Tell has the agent of a pod be told what Of returns, if its session is with this replica. It returns at once.
-	Tell   func(pod watch.Key)
+	// Agents returns the agents of pods. It is called once Run or Lead is.
+	Agents func() Agents
+	// Proxy returns the proxy of a pod, "" if the pod is unknown.
+	Proxy  func(pod watch.Key) mesh.ID
 	Logger *slog.Logger
 	// Pods writes conditions of pods, and reads those that the webhook has missed, with a timeout.
 	Pods corev1.PodsGetter
 	// Namespaces returns those where the webhook injects, or pods are to be guarded, with whether they are unless they say something else.
 	Namespaces func() map[string]bool
-	// WithoutGrants returns the pods whose agents are too old for grants, or nil.
-	WithoutGrants func() map[watch.Key]bool
 	// Frozen says why nothing may follow from silence, "" if something may. Default: something may.
 	Frozen func() string
 	// Record writes an event, later. It returns at once.
@@ -74,7 +73,7 @@ type Restarts struct {
 	missed   atomic.Int64 // liveness probes of pods without a sidecar
 
 	mu       sync.Mutex
-	ofPod    map[watch.Key]map[watch.Key]*grant // by pod, and by grant
+	granted  map[watch.Key]map[watch.Key]*grant // by pod, and by grant
 	policies map[watch.Key]*agentv1.Restarts    // see cluster.policies; nil until all has been read
 }
 
@@ -93,7 +92,7 @@ func New(o Options) *Restarts {
 	if o.Frozen == nil {
 		o.Frozen = func() string { return "" }
 	}
-	r := &Restarts{o: o, wake: run.NewSignal(), plan: run.NewSignal(), ofPod: map[watch.Key]map[watch.Key]*grant{}}
+	r := &Restarts{o: o, wake: run.NewSignal(), plan: run.NewSignal(), granted: map[watch.Key]map[watch.Key]*grant{}}
 	r.settings.Store(&o.Settings)
 	r.cluster = newCluster(o.Watching, o.Grants, o.Memory, r.clusterChanged, r.podChanged, o.Logger)
 	r.grants = watch.New(watch.Kind[*v1alpha1.RestartGrant, grant]{
@@ -135,7 +134,7 @@ func (r *Restarts) unread() string {
 
 // clusterChanged has decisions and policies made anew.
 func (r *Restarts) clusterChanged() {
-	r.Wake()
+	r.wakeLead()
 	r.plan.Set()
 }
 
@@ -153,36 +152,36 @@ func (r *Restarts) changed(key watch.Key, before, now *grant) {
 	pod := cmp.Or(now, before).pod
 	r.mu.Lock()
 	if now == nil {
-		delete(r.ofPod[pod], key)
+		delete(r.granted[pod], key)
 	} else {
-		if r.ofPod[pod] == nil {
-			r.ofPod[pod] = map[watch.Key]*grant{}
+		if r.granted[pod] == nil {
+			r.granted[pod] = map[watch.Key]*grant{}
 		}
-		r.ofPod[pod][key] = now
+		r.granted[pod][key] = now
 	}
-	if len(r.ofPod[pod]) == 0 {
-		delete(r.ofPod, pod)
+	if len(r.granted[pod]) == 0 {
+		delete(r.granted, pod)
 	}
 	r.mu.Unlock()
-	r.o.Tell(pod)
-	r.Wake()
+	r.tell(pod)
+	r.wakeLead()
 }
 
-// Wake has Lead decide soon.
-func (r *Restarts) Wake() { r.wake.Set() }
+// wakeLead has Lead decide soon.
+func (r *Restarts) wakeLead() { r.wake.Set() }
 
 // podChanged has the agent of a pod told what is granted to it now, and not to an earlier pod of its name, nor for an earlier restart.
 func (r *Restarts) podChanged(pod watch.Key) {
 	r.mu.Lock()
-	granted := len(r.ofPod[pod]) > 0
+	granted := len(r.granted[pod]) > 0
 	r.mu.Unlock()
 	if granted {
-		r.o.Tell(pod)
+		r.tell(pod)
 	}
 }
 
-// Of returns what the agent of a pod is to be told, nil while not all has been read that says so.
-func (r *Restarts) Of(pod watch.Key) *agentv1.Restarts {
+// ofPod returns what the agent of a pod is to be told, nil while not all has been read that says so.
+func (r *Restarts) ofPod(pod watch.Key) *agentv1.Restarts {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.policies == nil {
@@ -194,13 +193,13 @@ func (r *Restarts) Of(pod watch.Key) *agentv1.Restarts {
 	}
 	now := r.cluster.pods.Get(pod)
 	last := map[string]watch.Key{}
-	for key, g := range r.ofPod[pod] {
-		if before, is := last[g.ID.Name]; now.has(g.ID) && (!is || r.ofPod[pod][before].ID.Before(g.ID)) {
+	for key, g := range r.granted[pod] {
+		if before, is := last[g.ID.Name]; now.has(g.ID) && (!is || r.granted[pod][before].ID.Before(g.ID)) {
 			last[g.ID.Name] = key
 		}
 	}
 	for name, key := range last { // that of an earlier try is over, which may not be written yet
-		if g := r.ofPod[pod][key]; g.Outcome == restartbudget.Open && !g.DryRun {
+		if g := r.granted[pod][key]; g.Outcome == restartbudget.Open && !g.DryRun {
 			m.Grants = append(m.Grants, &agentv1.RestartGrant{Name: key.Name, Container: name, Epoch: g.epoch})
 		}
 	}

@@ -37,7 +37,7 @@ func (r *Restarts) snapshot() (*snapshot, error) {
 		return nil, status.Errorf(codes.Unavailable,
 			"the control plane has not read what decides about restarts yet: %v", err)
 	}
-	s := &snapshot{liveness: r.o.Liveness(), grants: r.allGrants(), newest: map[restartbudget.ContainerKey]*grant{}}
+	s := &snapshot{liveness: r.liveness(), grants: r.allGrants(), newest: map[restartbudget.ContainerKey]*grant{}}
 	s.in, _ = r.cluster.input(s.liveness)
 	s.state = restartbudget.Restore(time.Now(), grantsOf(s.grants))
 	for _, g := range s.grants {

@@ -229,6 +229,15 @@ func (s *Source) Pod(uid types.UID) (watch.Key, *Pod) {
 // PodNamed returns the pod of that name that has our sidecar, nil if there is none.
 func (s *Source) PodNamed(key watch.Key) *Pod { return s.pods.Get(key) }
 
+// ProxyOf returns the proxy of a pod, "" if the pod is unknown.
+func (s *Source) ProxyOf(key watch.Key) mesh.ID {
+	p := s.pods.Get(key)
+	if p == nil {
+		return ""
+	}
+	return p.id(key)
+}
+
 // Missing returns which kinds have not been read yet, and why; nil once all have.
 func (s *Source) Missing() error {
 	return errors.Join(s.namespaces.Missing(), s.nodes.Missing(), s.pods.Missing(), s.services.Missing(), s.slices.Missing())

@@ -16,7 +16,6 @@ import (
 	"github.com/sonde-mesh/sonde/controller/objects"
 	"github.com/sonde-mesh/sonde/controller/restarts"
 	"github.com/sonde-mesh/sonde/controller/watch"
-	"github.com/sonde-mesh/sonde/controlplane"
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/test/virtualplane"
 )
@@ -53,7 +52,7 @@ func (s *simulation) newReplica(ctx context.Context, name, host string, ahead ti
 			Name: name, Host: host, Network: s.network, Secrets: s.secrets.Client(func() time.Duration { return 0 }), Tokens: tokens{}, Logger: s.log(name),
 			ConnectionAge: connectionAge, Late: func(ctx context.Context) bool { return pause(ctx, s.latency(longestWatch)) },
 			Agents: func(_ *virtualplane.Replica, o *agents.Options) {
-				o.Restarts = told{controlplane.SessionRestarts(r.restarts), s}
+				o.Restarts = told{r.restarts, s}
 			},
 		})
 	}
@@ -90,27 +89,23 @@ func (r *replica) openRestarts() error {
 	}
 	r.restarts = restarts.New(restarts.Options{
 		Watching: watching, Grants: clients[0], Writing: clients[1], Pods: client.CoreV1(), Logger: r.sim.log(r.name), Settings: r.sim.settings,
-		Namespaces: func() map[string]bool { return nil }, WithoutGrants: func() map[watch.Key]bool { return nil }, Record: func(events.Event) {},
-		Liveness: func() map[watch.Key]agentv1.ReportedLiveness { return controlplane.LivenessOf(r.Agents.PodLiveness()) },
-		Tell:     func(pod watch.Key) { r.Agents.WakeRestarts(mesh.MakeID(mesh.DefaultMesh, pod.Name+"."+pod.Namespace)) },
+		Namespaces: func() map[string]bool { return nil }, Record: func(events.Event) {}, Agents: func() restarts.Agents { return r.Agents },
+		Proxy: func(pod watch.Key) mesh.ID {
+			return mesh.MakeID(mesh.DefaultMesh, mesh.ObjectDataplane(pod.Namespace, pod.Name))
+		},
 	})
 	return nil
 }
 
 // told adds what a RestartBudget says of the time in which the control plane is away.
 type told struct {
-	restartsOf
+	*restarts.Restarts
 	sim *simulation
-}
-
-type restartsOf interface {
-	Of(id mesh.ID) *agentv1.Restarts
-	Held(id mesh.ID)
 }
 
 // Of implements session.Restarts.
 func (t told) Of(id mesh.ID) *agentv1.Restarts {
-	m := t.restartsOf.Of(id)
+	m := t.Restarts.Of(id)
 	if m != nil {
 		m.WhenAway = t.sim.whenAway(id)
 	}

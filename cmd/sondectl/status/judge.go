@@ -102,11 +102,11 @@ func (v *picture) askDataplane(meshName, name string) string {
 
 // askPod asks about the pod whose Dataplane has a name, "" for a name that none has.
 func askPod(name string) string {
-	i := strings.LastIndexByte(name, '.')
-	if i <= 0 {
+	namespace, pod, ok := mesh.ObjectOf(name)
+	if !ok {
 		return ""
 	}
-	return fmt.Sprintf("sondectl why pod/%s -n %s", name[:i], name[i+1:])
+	return fmt.Sprintf("sondectl why pod/%s -n %s", pod, namespace)
 }
 
 // ofDataplane returns a problem of one Dataplane, that has to be filled in.

@@ -18,21 +18,28 @@ import (
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/controller"
+	"github.com/sonde-mesh/sonde/controller/restarts"
 	"github.com/sonde-mesh/sonde/controller/secrets"
 	"github.com/sonde-mesh/sonde/controller/source"
 	"github.com/sonde-mesh/sonde/controller/tokenreview"
-	"github.com/sonde-mesh/sonde/controller/watch"
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/meshview"
 	"github.com/sonde-mesh/sonde/test/must"
 )
+
+// noAgents has no agents.
+type noAgents struct{}
+
+func (noAgents) PodLiveness() map[mesh.ID]agentv1.ReportedLiveness { return nil }
+func (noAgents) Lacking(string) []mesh.ID                          { return nil }
+func (noAgents) WakeRestarts(mesh.ID)                              {}
 
 // follow runs a controller, and returns it with its view.
 func follow(t *testing.T) (*controller.Controller, *meshview.Builder) {
 	t.Helper()
 	b := meshview.NewBuilder(meshview.Options{Sources: controller.Sources(), ExplicitMeshes: true})
 	c, err := controller.New(controller.Options{
-		Config: cluster.Config, Namespace: systemNamespace, Replica: t.Name(), Secrets: secrets.New(newClient(t).CoreV1().Secrets(systemNamespace)), Builder: b, Recorded: func() map[string]*mesh.Mesh { return nil }, Webhooks: ".inject.sonde.dev", Peers: func(map[string]string) {}, Liveness: func() map[watch.Key]agentv1.ReportedLiveness { return nil }, TellRestarts: func(watch.Key) {}, ServingCA: func() []byte { return []byte("of this test") }, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		Config: cluster.Config, Namespace: systemNamespace, Replica: t.Name(), Secrets: secrets.New(newClient(t).CoreV1().Secrets(systemNamespace)), Builder: b, Recorded: func() map[string]*mesh.Mesh { return nil }, Webhooks: ".inject.sonde.dev", Peers: func(map[string]string) {}, Agents: func() restarts.Agents { return noAgents{} }, ServingCA: func() []byte { return []byte("of this test") }, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	})
 	if err != nil {
 		t.Fatal(err)
