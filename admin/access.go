@@ -19,19 +19,6 @@ type Access interface {
 // byAdminToken is the caller with the admin token, in the log.
 const byAdminToken = "admin token"
 
-// callerKey is the key of the caller in the context of a call.
-type callerKey struct{}
-
-func withCaller(ctx context.Context, caller string) context.Context {
-	return context.WithValue(ctx, callerKey{}, caller)
-}
-
-// callerOf returns who calls: byAdminToken, or what Access says.
-func callerOf(ctx context.Context) string {
-	caller, _ := ctx.Value(callerKey{}).(string)
-	return caller
-}
-
 // calledStream is a stream with the context of its caller.
 type calledStream struct {
 	grpc.ServerStream

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/sonde-mesh/sonde/admin/caller"
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 )
@@ -28,6 +29,6 @@ func (s *service) InspectEnvoy(r *adminv1.InspectEnvoyRequest, stream adminv1.Ad
 	}
 	ctx, cancel := context.WithTimeout(stream.Context(), inspectTimeout)
 	defer cancel()
-	s.o.Logger.InfoContext(ctx, "envoy inspected", "mesh", p.Dataplane.Mesh, "proxy", p.Dataplane.Name, "view", view, "caller", callerOf(ctx))
+	s.o.Logger.InfoContext(ctx, "envoy inspected", "mesh", p.Dataplane.Mesh, "proxy", p.Dataplane.Name, "view", view, "caller", caller.Name(ctx))
 	return s.o.Query(ctx, p.ID(), view, func(part []byte) error { return stream.Send(&adminv1.InspectEnvoyPart{Data: part}) })
 }

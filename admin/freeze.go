@@ -6,6 +6,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/sonde-mesh/sonde/admin/caller"
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 )
 
@@ -27,6 +28,6 @@ func (s *service) FreezeZone(ctx context.Context, r *adminv1.FreezeZoneRequest) 
 	if err != nil {
 		return nil, err
 	}
-	s.o.Logger.InfoContext(ctx, "zone ordered to freeze or thaw", "zone", r.GetZone(), "thaw", r.GetThaw(), "keptPercent", response.GetKeptPercent(), "peer", peerAddress(ctx), "caller", callerOf(ctx))
+	caller.Log(ctx, s.o.Logger).InfoContext(ctx, "zone ordered to freeze or thaw", "zone", r.GetZone(), "thaw", r.GetThaw(), "keptPercent", response.GetKeptPercent())
 	return response, nil
 }

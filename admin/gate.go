@@ -11,9 +11,9 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
+	"github.com/sonde-mesh/sonde/admin/caller"
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/internal/grpcconn"
 )
@@ -32,25 +32,25 @@ func newGate(token string, access Access, log *slog.Logger) *gate {
 }
 
 func (g *gate) unary(ctx context.Context, request any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
-	caller, err := g.check(ctx, info.FullMethod)
+	name, err := g.check(ctx, info.FullMethod)
 	if err != nil {
 		return nil, err
 	}
 	defer grpcconn.Begin(ctx)()
-	return next(withCaller(ctx, caller), request)
+	return next(caller.With(ctx, name), request)
 }
 
 func (g *gate) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
-	caller, err := g.check(stream.Context(), info.FullMethod)
+	name, err := g.check(stream.Context(), info.FullMethod)
 	if err != nil {
 		return err
 	}
 	defer grpcconn.Begin(stream.Context())()
-	return next(srv, calledStream{stream, withCaller(stream.Context(), caller)})
+	return next(srv, calledStream{stream, caller.With(stream.Context(), name)})
 }
 
 // check returns who calls. It compares hashes of the admin tokens in constant time, so that neither content nor length can be measured.
-func (g *gate) check(ctx context.Context, method string) (caller string, err error) {
+func (g *gate) check(ctx context.Context, method string) (name string, err error) {
 	token := bearer(ctx)
 	sent := sha256.Sum256([]byte(token))
 	if subtle.ConstantTimeCompare(sent[:], g.token[:]) == 1 {
@@ -59,22 +59,22 @@ func (g *gate) check(ctx context.Context, method string) (caller string, err err
 	if g.access != nil && strings.Count(token, ".") == 2 { // as a JWT has
 		return g.authorize(ctx, token, method)
 	}
-	g.log.WarnContext(ctx, "admin token refused", "peer", peerAddress(ctx), "method", method)
+	g.log.WarnContext(ctx, "admin token refused", "peer", caller.Address(ctx), "method", method)
 	return "", status.Error(codes.Unauthenticated, "the admin token is missing or wrong")
 }
 
 // authorize returns whom another token identifies, if the caller has the right to call the method.
-func (g *gate) authorize(ctx context.Context, token, method string) (caller string, err error) {
+func (g *gate) authorize(ctx context.Context, token, method string) (name string, err error) {
 	need, known := adminv1.RightOf(method)
 	if known {
-		caller, err = g.access.Authorize(ctx, token, need)
+		name, err = g.access.Authorize(ctx, token, need)
 	} else {
 		err = status.Errorf(codes.PermissionDenied, "%s: is for callers with the admin token", path.Base(method))
 	}
 	if err != nil {
-		g.log.WarnContext(ctx, "admin call refused", "peer", peerAddress(ctx), "method", method, "err", status.Convert(err).Message())
+		g.log.WarnContext(ctx, "admin call refused", "peer", caller.Address(ctx), "method", method, "err", status.Convert(err).Message())
 	}
-	return caller, err
+	return name, err
 }
 
 // bearer returns the bearer token of the call, "" if there is none.
@@ -88,11 +88,4 @@ func bearer(ctx context.Context) string {
 		return ""
 	}
 	return token
-}
-
-func peerAddress(ctx context.Context) string {
-	if p, ok := peer.FromContext(ctx); ok {
-		return p.Addr.String()
-	}
-	return ""
 }

@@ -72,7 +72,7 @@ type Options struct {
 	Token func(s identity.Subject, validity time.Duration) (signed string, expires time.Time, err error)
 	// Rotator rotates certificate authorities. Required.
 	Rotator Rotator
-	// Restarts says which containers fail or restart. Default: calls about them fail, as restarts are granted on Kubernetes alone.
+	// Restarts answers calls about restarts. Default: they fail, as restarts are granted on Kubernetes alone.
 	Restarts Restarts
 	// Freeze freezes or thaws a zone. Errors are gRPC statuses. Default: calls of it fail, as there are zones on Kubernetes alone.
 	Freeze func(context.Context, *adminv1.FreezeZoneRequest) (*adminv1.FreezeZoneResponse, error)
@@ -96,16 +96,6 @@ type Rotator interface {
 	// its first step.
 	RotateServing(ctx context.Context, force, proceed bool) (*adminv1.Rotation, error)
 	ServingRotation(ctx context.Context) (*adminv1.Rotation, error)
-}
-
-// Restarts are those of containers whose guarded liveness probe fails. Errors are gRPC statuses.
-type Restarts interface {
-	// List returns all of a namespace, of all if that is "".
-	List(ctx context.Context, namespace string) (*adminv1.ListRestartsResponse, error)
-	// Explain returns what counts for the containers of a pod. The namespace may be "" if one alone has a pod of this name.
-	Explain(ctx context.Context, namespace, pod string) (*adminv1.ExplainRestartResponse, error)
-	// Release lets a workload restart again whose restarts did not help. The namespace is that of a workload that is named without one.
-	Release(ctx context.Context, namespace, workload string) (*adminv1.ReleaseRestartsResponse, error)
 }
 
 // Since says since when something is as it is. A zero time says that it is not known.
@@ -153,6 +143,9 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.Unresponsive == nil {
 		o.Unresponsive = func(context.Context, string) (map[mesh.ID]bool, []string) { return nil, nil }
+	}
+	if o.Restarts == nil {
+		o.Restarts = noRestarts{}
 	}
 	if o.Since == nil {
 		o.Since = noSince{}

@@ -9,69 +9,26 @@ import (
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 )
 
-// maxGrants is how many grants of a workload one response holds.
-const maxGrants = 100
-
-// restarts returns the source of what is told of restarts.
-func (s *service) restarts() (Restarts, error) {
-	if s.o.Restarts == nil {
-		return nil, status.Error(codes.FailedPrecondition, "the control plane reads files: restarts are granted on Kubernetes alone")
-	}
-	return s.o.Restarts, nil
+// Restarts answers calls about restarts of containers whose guarded liveness probe fails.
+type Restarts interface {
+	ListRestarts(context.Context, *adminv1.ListRestartsRequest) (*adminv1.ListRestartsResponse, error)
+	ExplainRestart(context.Context, *adminv1.ExplainRestartRequest) (*adminv1.ExplainRestartResponse, error)
+	ReleaseRestarts(context.Context, *adminv1.ReleaseRestartsRequest) (*adminv1.ReleaseRestartsResponse, error)
 }
 
-// ListRestarts implements adminv1.AdminServiceServer.
-func (s *service) ListRestarts(ctx context.Context, r *adminv1.ListRestartsRequest) (*adminv1.ListRestartsResponse, error) {
-	restarts, err := s.restarts()
-	if err != nil {
-		return nil, err
-	}
-	response, err := restarts.List(ctx, r.GetNamespace())
-	if err != nil {
-		return nil, err
-	}
-	total := len(response.GetRestarts())
-	response.Restarts = response.GetRestarts()[:min(total, maxListed)]
-	response.Unhelpful = response.GetUnhelpful()[:min(len(response.GetUnhelpful()), maxListed)]
-	if response.Tail == nil {
-		response.Tail = &adminv1.Tail{}
-	}
-	response.Tail.LeftOut = uint32(total - len(response.GetRestarts()))
-	withMissing(response.GetTail(), s.o.Missing())
-	return response, nil
+// noRestarts answers for a control plane that reads files.
+type noRestarts struct{}
+
+var errNoRestarts = status.Error(codes.FailedPrecondition, "the control plane reads files: restarts are granted on Kubernetes alone")
+
+func (noRestarts) ListRestarts(context.Context, *adminv1.ListRestartsRequest) (*adminv1.ListRestartsResponse, error) {
+	return nil, errNoRestarts
 }
 
-// ExplainRestart implements adminv1.AdminServiceServer.
-func (s *service) ExplainRestart(ctx context.Context, r *adminv1.ExplainRestartRequest) (*adminv1.ExplainRestartResponse, error) {
-	restarts, err := s.restarts()
-	if err != nil {
-		return nil, err
-	}
-	if r.GetPod() == "" {
-		return nil, status.Error(codes.InvalidArgument, "pod: must not be empty")
-	}
-	response, err := restarts.Explain(ctx, r.GetNamespace(), r.GetPod())
-	if err != nil {
-		return nil, err
-	}
-	if w := response.GetWorkload(); len(w.GetGrants()) > maxGrants {
-		w.LeftOut = uint32(len(w.GetGrants()) - maxGrants)
-		w.Grants = w.GetGrants()[:maxGrants]
-	}
-	response.MissingReplicas = withMissing(&adminv1.Tail{MissingReplicas: response.GetMissingReplicas()}, s.o.Missing()).GetMissingReplicas()
-	return response, nil
+func (noRestarts) ExplainRestart(context.Context, *adminv1.ExplainRestartRequest) (*adminv1.ExplainRestartResponse, error) {
+	return nil, errNoRestarts
 }
 
-// ReleaseRestarts implements adminv1.AdminServiceServer.
-func (s *service) ReleaseRestarts(ctx context.Context, r *adminv1.ReleaseRestartsRequest) (*adminv1.ReleaseRestartsResponse, error) {
-	restarts, err := s.restarts()
-	if err != nil {
-		return nil, err
-	}
-	response, err := restarts.Release(ctx, r.GetNamespace(), r.GetWorkload())
-	if err != nil {
-		return nil, err
-	}
-	s.o.Logger.InfoContext(ctx, "restarts released", "workload", response.GetWorkload(), "released", response.GetReleased(), "peer", peerAddress(ctx), "caller", callerOf(ctx))
-	return response, nil
+func (noRestarts) ReleaseRestarts(context.Context, *adminv1.ReleaseRestartsRequest) (*adminv1.ReleaseRestartsResponse, error) {
+	return nil, errNoRestarts
 }

@@ -14,16 +14,23 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/sonde-mesh/sonde/admin/caller"
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/meshview"
 )
 
-// service implements the API. The lists are in lists.go.
+// service implements the API. The lists are in lists.go, and rooms of their own answer what they embed here.
 type service struct {
-	adminv1.UnimplementedAdminServiceServer
+	unimplemented
+	Restarts
 	o Options
+}
+
+// unimplemented is one level deeper than what answers.
+type unimplemented struct {
+	adminv1.UnimplementedAdminServiceServer
 }
 
 // How long a call waits for the first view, and how often it looks: a control plane that was started a moment ago should answer, not fail.
@@ -172,8 +179,8 @@ func (s *service) GenerateDataplaneToken(ctx context.Context, r *adminv1.Generat
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
-	s.o.Logger.InfoContext(ctx, "dataplane token issued", "mesh", subject.Mesh, "proxy", subject.Dataplane,
-		"workload", mesh.WorkloadText(path), "expires", expires, "peer", peerAddress(ctx), "caller", callerOf(ctx))
+	caller.Log(ctx, s.o.Logger).InfoContext(ctx, "dataplane token issued", "mesh", subject.Mesh, "proxy", subject.Dataplane,
+		"workload", mesh.WorkloadText(path), "expires", expires)
 	return &adminv1.GenerateDataplaneTokenResponse{Token: signed, Expires: timestamppb.New(expires)}, nil
 }
 
@@ -186,8 +193,8 @@ func (s *service) RotateCA(ctx context.Context, r *adminv1.RotateCARequest) (*ad
 	if err != nil {
 		return nil, fmt.Errorf("rotate the certificate authority of mesh %q: %w", r.GetMesh(), err)
 	}
-	s.o.Logger.InfoContext(ctx, "CA rotation requested", "mesh", r.GetMesh(), "force", r.GetForce(),
-		"step", rotation.GetStep().String(), "waiting", len(rotation.GetWaiting()), "peer", peerAddress(ctx), "caller", callerOf(ctx))
+	caller.Log(ctx, s.o.Logger).InfoContext(ctx, "CA rotation requested", "mesh", r.GetMesh(), "force", r.GetForce(),
+		"step", rotation.GetStep().String(), "waiting", len(rotation.GetWaiting()))
 	return rotation, nil
 }
 
@@ -209,8 +216,8 @@ func (s *service) RotateServingCA(ctx context.Context, r *adminv1.RotateServingC
 	if err != nil {
 		return nil, fmt.Errorf("rotate the serving CA: %w", err)
 	}
-	s.o.Logger.InfoContext(ctx, "serving CA rotation requested", "force", r.GetForce(), "proceed", r.GetProceed(),
-		"step", rotation.GetStep().String(), "waiting", len(rotation.GetWaiting()), "peer", peerAddress(ctx), "caller", callerOf(ctx))
+	caller.Log(ctx, s.o.Logger).InfoContext(ctx, "serving CA rotation requested", "force", r.GetForce(), "proceed", r.GetProceed(),
+		"step", rotation.GetStep().String(), "waiting", len(rotation.GetWaiting()))
 	return rotation, nil
 }
 
@@ -237,7 +244,7 @@ func (s *service) DrainDataplane(ctx context.Context, r *adminv1.DrainDataplaneR
 	if err != nil {
 		return nil, err
 	}
-	s.o.Logger.InfoContext(ctx, "drain requested", "mesh", p.Dataplane.Mesh, "proxy", p.Dataplane.Name, "undo", r.GetUndo(), "peer", peerAddress(ctx), "caller", callerOf(ctx))
+	caller.Log(ctx, s.o.Logger).InfoContext(ctx, "drain requested", "mesh", p.Dataplane.Mesh, "proxy", p.Dataplane.Name, "undo", r.GetUndo())
 	return &adminv1.DrainDataplaneResponse{Mesh: p.Dataplane.Mesh, Before: before}, nil
 }
 

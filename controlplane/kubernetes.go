@@ -208,7 +208,7 @@ func (c *cluster) connect() (connection, error) {
 		return connection{}, err
 	}
 	serve := func(ctx context.Context) error { return server.Serve(ctx, c.cp.listeners.webhook) }
-	answers := c.restartAnswers()
+	answers := &restarts.Answers{Restarts: c.controller.Restarts, Replica: c.replica(), Others: c.cp.peers}
 	tasks := slices.Concat(certificate.tasks, c.peerTasks(), []func(context.Context) error{c.controller.Run, serve})
 	return connection{
 		tokens: authenticator, access: access, tasks: tasks, servingWaits: c.servingWaits(), restarts: c.controller.Restarts,

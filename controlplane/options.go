@@ -293,3 +293,19 @@ func (d *Drain) validate() error {
 	}
 	return errors.Join(errs...)
 }
+
+// validateGuardedLiveness returns the errors of s as those of fields of Options.
+func validateGuardedLiveness(s restartbudget.Settings) error {
+	joined, _ := s.Validate().(interface{ Unwrap() []error })
+	if joined == nil {
+		return nil
+	}
+	var errs []error
+	for _, err := range joined.Unwrap() {
+		if wrong, ok := errors.AsType[*restartbudget.SettingError](err); ok {
+			err = &mesh.FieldError{Field: "Kubernetes.GuardedLiveness." + wrong.Setting, Value: wrong.Value, Allowed: wrong.Allowed}
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}

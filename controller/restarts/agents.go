@@ -1,6 +1,7 @@
 package restarts
 
 import (
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/controller/watch"
@@ -14,6 +15,9 @@ type Agents interface {
 	Lacking(feature string) []mesh.ID
 	// WakeRestarts makes the session of a proxy, if it is here, send what Restarts.Of returns. It returns at once.
 	WakeRestarts(proxy mesh.ID)
+	// States returns the states of all agents, Agents those that have a session.
+	States() map[mesh.ID]*adminv1.AgentState
+	Agents() map[mesh.ID]*adminv1.Agent
 }
 
 // podOf returns the pod of a proxy; ok is false for a Dataplane that has none.
@@ -55,6 +59,12 @@ func (r *Restarts) withoutGrants() map[watch.Key]bool {
 		}
 	}
 	return all
+}
+
+// agent returns the state of the agent of a pod, and the agent if it has a session.
+func (r *Restarts) agent(pod watch.Key) (*adminv1.AgentState, *adminv1.Agent) {
+	id := r.o.Proxy(pod)
+	return r.o.Agents().States()[id], r.o.Agents().Agents()[id]
 }
 
 // tell makes the agent of a pod be sent what ofPod returns.

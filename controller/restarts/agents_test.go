@@ -5,6 +5,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/controller/watch"
@@ -15,6 +16,9 @@ type podAgents struct {
 	said func() map[watch.Key]agentv1.ReportedLiveness
 	tell func(pod watch.Key)
 	old  []mesh.ID
+	// state and agent are of web-0 of the namespaces shop and data.
+	state *adminv1.AgentState
+	agent *adminv1.Agent
 }
 
 func (p podAgents) PodLiveness() map[mesh.ID]agentv1.ReportedLiveness {
@@ -33,6 +37,14 @@ func (p podAgents) WakeRestarts(proxy mesh.ID) {
 	if pod, ok := podOf(proxy); ok && p.tell != nil {
 		p.tell(pod)
 	}
+}
+
+func (p podAgents) States() map[mesh.ID]*adminv1.AgentState {
+	return map[mesh.ID]*adminv1.AgentState{"default/web-0.shop": p.state, "default/web-0.data": p.state}
+}
+
+func (p podAgents) Agents() map[mesh.ID]*adminv1.Agent {
+	return map[mesh.ID]*adminv1.Agent{"default/web-0.shop": p.agent, "default/web-0.data": p.agent}
 }
 
 func proxyOf(pod watch.Key) mesh.ID {

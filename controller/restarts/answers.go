@@ -15,8 +15,14 @@ import (
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	peerv1 "github.com/sonde-mesh/sonde/api/peer/v1"
-	"github.com/sonde-mesh/sonde/controller/watch"
 	"github.com/sonde-mesh/sonde/restartbudget"
+)
+
+const (
+	// maxListed is how many entries of a kind one response holds.
+	maxListed = 5000
+	// maxGrants is how many grants of a workload one response holds.
+	maxGrants = 100
 )
 
 // Answers answers what the admin API is asked about restarts. Errors are gRPC statuses. All fields are required.
@@ -24,10 +30,15 @@ type Answers struct {
 	Restarts *Restarts
 	// Replica is the name of this one.
 	Replica string
-	// Others returns what other replicas that lead have decided, and the names of those that have not answered.
-	Others func(context.Context, *peerv1.ListDecisionsRequest) (decided []*peerv1.ListDecisionsPart, missing []string)
-	// Agent returns the state of the agent of a pod, and the agent if it has a session.
-	Agent func(pod watch.Key) (*adminv1.AgentState, *adminv1.Agent)
+	Others  Others
+}
+
+// Others are the other replicas. *replicas.Peers implements it.
+type Others interface {
+	// Decisions returns what those that lead have decided last, and the names of those that have not answered.
+	Decisions(context.Context, *peerv1.ListDecisionsRequest) (decided []*peerv1.ListDecisionsPart, missing []string)
+	// Missing returns the names of those that are disconnected.
+	Missing() []string
 }
 
 // Decisions returns what this replica has decided last, nil if it does not lead.
@@ -72,12 +83,13 @@ type decided struct {
 
 // decided asks all replicas. Of two that lead the one with the higher epoch does.
 func (a *Answers) decided(ctx context.Context, of *peerv1.ListDecisionsRequest) decided {
-	all, missing := a.Others(ctx, of)
+	all, missing := a.Others.Decisions(ctx, of)
 	all = append(all, a.Decisions(of))
 	newest := slices.MaxFunc(all, func(a, b *peerv1.ListDecisionsPart) int {
 		return cmp.Compare(a.GetRound().GetEpoch(), b.GetRound().GetEpoch())
 	})
-	d := decided{newest.GetRound(), map[restartbudget.ContainerKey]*adminv1.RestartDecision{}, missing}
+	missing = slices.Sorted(slices.Values(slices.Concat(missing, a.Others.Missing())))
+	d := decided{newest.GetRound(), map[restartbudget.ContainerKey]*adminv1.RestartDecision{}, slices.Compact(missing)}
 	for _, decision := range newest.GetDecisions() {
 		d.of[restartbudget.ContainerKey{PodUID: decision.GetPodUid(), Name: decision.GetContainer()}] = decision
 	}
@@ -95,8 +107,9 @@ func (d *decided) why(decision *adminv1.RestartDecision) string {
 	return "the leader has not decided yet"
 }
 
-// List returns the restarts of a namespace, of all if that is "".
-func (a *Answers) List(ctx context.Context, namespace string) (*adminv1.ListRestartsResponse, error) {
+// ListRestarts implements adminv1.AdminServiceServer.
+func (a *Answers) ListRestarts(ctx context.Context, r *adminv1.ListRestartsRequest) (*adminv1.ListRestartsResponse, error) {
+	namespace := r.GetNamespace()
 	s, err := a.Restarts.snapshot()
 	if err != nil {
 		return nil, err
@@ -123,22 +136,29 @@ func (a *Answers) List(ctx context.Context, namespace string) (*adminv1.ListRest
 		return nil, status.Errorf(codes.NotFound, "namespace %.100q has no guarded pod%s",
 			namespace, mesh.DidYouMean(namespace, slices.Collect(maps.Keys(namespaces))))
 	}
+	total := len(response.GetRestarts())
+	response.Restarts = response.GetRestarts()[:min(total, maxListed)]
+	response.Tail.LeftOut = uint32(total - len(response.GetRestarts()))
 	response.Unhelpful = slices.Sorted(maps.Keys(unhelpful))
+	response.Unhelpful = response.GetUnhelpful()[:min(len(unhelpful), maxListed)]
 	return response, nil
 }
 
-// Explain returns what counts for the containers of a pod. The namespace may be "" if one alone has a pod of this name.
-func (a *Answers) Explain(ctx context.Context, namespace, name string) (*adminv1.ExplainRestartResponse, error) {
+// ExplainRestart implements adminv1.AdminServiceServer.
+func (a *Answers) ExplainRestart(ctx context.Context, r *adminv1.ExplainRestartRequest) (*adminv1.ExplainRestartResponse, error) {
+	if r.GetPod() == "" {
+		return nil, status.Error(codes.InvalidArgument, "pod: must not be empty")
+	}
 	s, err := a.Restarts.snapshot()
 	if err != nil {
 		return nil, err
 	}
-	p, err := a.find(ctx, s, namespace, name)
+	p, err := a.find(ctx, s, r.GetNamespace(), r.GetPod())
 	if err != nil {
 		return nil, err
 	}
 	d := a.decided(ctx, &peerv1.ListDecisionsRequest{PodUid: p.uid})
-	state, agent := a.Agent(p.Key)
+	state, agent := a.Restarts.agent(p.Key)
 	response := &adminv1.ExplainRestartResponse{
 		Namespace: p.Namespace, Pod: p.Name, Node: p.Node, Ready: p.Ready, Agent: state, AgentVersion: agent.GetVersion(),
 		AgentOutdated: agent != nil && !slices.Contains(agent.GetFeatures(), agentv1.FeatureRestartGrants),
@@ -146,6 +166,10 @@ func (a *Answers) Explain(ctx context.Context, namespace, name string) (*adminv1
 	}
 	for i := range p.Containers {
 		response.Containers = append(response.Containers, s.container(p, p.Containers[i], d))
+	}
+	if w := response.GetWorkload(); len(w.GetGrants()) > maxGrants {
+		w.LeftOut = uint32(len(w.GetGrants()) - maxGrants)
+		w.Grants = w.GetGrants()[:maxGrants]
 	}
 	return response, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
@@ -41,6 +42,7 @@ type answering struct {
 	api       *patched
 	unguarded []corev1.Pod
 	liveness  map[watch.Key]agentv1.ReportedLiveness
+	agents    podAgents
 }
 
 // readAll has all been read, which is nothing yet.
@@ -97,17 +99,14 @@ func newAnswers(t *testing.T) *answering {
 	t.Helper()
 	a := &answering{t: t, api: &patched{codes: map[string][]int{}}, liveness: map[watch.Key]agentv1.ReportedLiveness{}}
 	r := newPatching(t, a.api)
-	r.o.Agents = func() Agents {
-		return podAgents{said: func() map[watch.Key]agentv1.ReportedLiveness { return a.liveness }}
+	a.agents = podAgents{
+		said:  func() map[watch.Key]agentv1.ReportedLiveness { return a.liveness },
+		agent: &adminv1.Agent{Version: "1", Features: []string{agentv1.FeatureRestartGrants}}, state: &adminv1.AgentState{Phase: adminv1.AgentState_CONNECTED},
 	}
+	r.o.Agents = func() Agents { return a.agents }
 	r.o.Watching = kubernetes.NewForConfigOrDie(&rest.Config{Host: "http://api", Transport: handled{http.HandlerFunc(a.findPods)}})
 	r.readAll(t)
-	a.Answers = &Answers{
-		Restarts: r, Replica: "a", Others: othersOf(&Round{At: at, Epoch: 7, Result: decidedResult}),
-		Agent: func(watch.Key) (*adminv1.AgentState, *adminv1.Agent) {
-			return &adminv1.AgentState{Phase: adminv1.AgentState_CONNECTED}, &adminv1.Agent{Version: "1", Features: []string{agentv1.FeatureRestartGrants}}
-		},
-	}
+	a.Answers = &Answers{Restarts: r, Replica: "a", Others: others{&Round{At: at, Epoch: 7, Result: decidedResult}}}
 	a.pod(db, "web-0", "t", true, passing())
 	a.pod(web, "web-0", "t", true, failing(""))
 	a.pod(web, "web-1", "t", true, failing("g"))
@@ -152,12 +151,35 @@ func heldBy(pod string, c restartbudget.Cause) restartbudget.Decision {
 	return restartbudget.Decision{Request: restartbudget.Request{Workload: web, ContainerKey: key}, Verdict: restartbudget.Held, Cause: c}
 }
 
-// othersOf has replica b lead, and an earlier leader that does not know it. Replica c does not answer.
-func othersOf(r *Round) func(context.Context, *peerv1.ListDecisionsRequest) ([]*peerv1.ListDecisionsPart, []string) {
-	return func(_ context.Context, of *peerv1.ListDecisionsRequest) ([]*peerv1.ListDecisionsPart, []string) {
-		stale := &peerv1.ListDecisionsPart{Round: &adminv1.RestartRound{Replica: "old", Epoch: 6}}
-		return []*peerv1.ListDecisionsPart{r.message("b", of), stale}, []string{"c"}
-	}
+// others are replica b, which leads, and an earlier leader that does not know it. Replica c does not answer, d is disconnected.
+type others struct{ round *Round }
+
+func (o others) Decisions(_ context.Context, of *peerv1.ListDecisionsRequest) ([]*peerv1.ListDecisionsPart, []string) {
+	stale := &peerv1.ListDecisionsPart{Round: &adminv1.RestartRound{Replica: "old", Epoch: 6}}
+	return []*peerv1.ListDecisionsPart{o.round.message("b", of), stale}, []string{"d", "c"}
+}
+
+func (others) Missing() []string { return []string{"d"} }
+
+// alone has no other replica.
+type alone struct{}
+
+func (alone) Decisions(context.Context, *peerv1.ListDecisionsRequest) ([]*peerv1.ListDecisionsPart, []string) {
+	return nil, nil
+}
+
+func (alone) Missing() []string { return nil }
+
+func (a *answering) list(namespace string) (*adminv1.ListRestartsResponse, error) {
+	return a.ListRestarts(a.t.Context(), &adminv1.ListRestartsRequest{Namespace: namespace})
+}
+
+func (a *answering) explain(namespace, pod string) (*adminv1.ExplainRestartResponse, error) {
+	return a.ExplainRestart(a.t.Context(), &adminv1.ExplainRestartRequest{Namespace: namespace, Pod: pod})
+}
+
+func (a *answering) release(namespace, workload string) (*adminv1.ReleaseRestartsResponse, error) {
+	return a.ReleaseRestarts(a.t.Context(), &adminv1.ReleaseRestartsRequest{Namespace: namespace, Workload: workload})
 }
 
 // The breaker of a namespace alone is told.
@@ -170,7 +192,7 @@ func TestBreakerOfANamespaceIsListed(t *testing.T) {
 
 func TestRestartsAreListed(t *testing.T) {
 	a := newAnswers(t)
-	got, err := a.List(t.Context(), "shop")
+	got, err := a.list("shop")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -197,37 +219,53 @@ func TestRestartsAreListed(t *testing.T) {
 	if diff := cmp.Diff(wantRound, got.GetRound(), protocmp.Transform()); diff != "" {
 		t.Errorf("the round is not that of the newest leader (-want +got):\n%s", diff)
 	}
-	if got.GetGuarded() != 8 || strings.Join(got.GetUnhelpful(), " ") != "Deployment/shop/web" || strings.Join(got.GetTail().GetMissingReplicas(), " ") != "c" {
+	if got.GetGuarded() != 8 || strings.Join(got.GetUnhelpful(), " ") != "Deployment/shop/web" || strings.Join(got.GetTail().GetMissingReplicas(), " ") != "c d" {
 		t.Errorf("List() = %v", got)
 	}
 }
 
 func TestRestartsOfAllAndOfNone(t *testing.T) {
 	a := newAnswers(t)
-	if _, err := a.List(t.Context(), "shpo"); status.Code(err) != codes.NotFound || !strings.Contains(err.Error(), `did you mean "shop"?`) {
+	if _, err := a.list("shpo"); status.Code(err) != codes.NotFound || !strings.Contains(err.Error(), `did you mean "shop"?`) {
 		t.Errorf("List() of a namespace that is none: %v", err)
 	}
-	a.Others = func(context.Context, *peerv1.ListDecisionsRequest) ([]*peerv1.ListDecisionsPart, []string) {
-		return nil, nil
-	}
-	if got, err := a.List(t.Context(), ""); err != nil || got.GetRound() != nil || got.GetRestarts()[0].GetWhy() != "no leader of the control plane answers that decides on restarts" {
+	a.Others = alone{}
+	if got, err := a.list(""); err != nil || got.GetRound() != nil || got.GetRestarts()[0].GetWhy() != "no leader of the control plane answers that decides on restarts" {
 		t.Errorf("List() without a leader = %v, %v", got, err)
 	}
 	a.Restarts.round.Store(&Round{At: at, Epoch: 8, Result: decidedResult})
-	if got, err := a.List(t.Context(), ""); err != nil || got.GetRound().GetReplica() != "a" || got.GetRound().GetEpoch() != 8 {
+	if got, err := a.list(""); err != nil || got.GetRound().GetReplica() != "a" || got.GetRound().GetEpoch() != 8 {
 		t.Errorf("List() of the leader = %v, %v", got, err)
+	}
+}
+
+// Answers have a limit, and say how many entries they leave out.
+func TestAnswersAreBounded(t *testing.T) {
+	a := newAnswers(t)
+	a.Others = alone{}
+	for i := range maxListed {
+		a.pod(restartbudget.WorkloadID{Kind: "Deployment", Namespace: "shop", Name: fmt.Sprint("more-", i)}, fmt.Sprint("more-", i), "bad", true, failing(""))
+		a.grant(restartbudget.Grant{Template: "t", Spent: at, Ended: at, Judged: at, Outcome: restartbudget.Helped}, fmt.Sprint("was-", i))
+	}
+	got, err := a.list("shop")
+	if err != nil || len(got.GetRestarts()) != maxListed || got.GetTail().GetLeftOut() != 7 || got.GetTail().GetMissingReplicas() != nil {
+		t.Errorf("ListRestarts() has %d, and leaves out %d: %v", len(got.GetRestarts()), got.GetTail().GetLeftOut(), err)
+	}
+	explained, err := a.explain("shop", "web-1")
+	if w := explained.GetWorkload(); err != nil || len(w.GetGrants()) != maxGrants || w.GetLeftOut() != maxListed+7-maxGrants || !w.GetGrants()[0].GetInProgress() {
+		t.Errorf("ExplainRestart() has %d grants, and leaves out %d: %v", len(w.GetGrants()), w.GetLeftOut(), err)
 	}
 }
 
 func TestRestartsAreExplained(t *testing.T) {
 	a := newAnswers(t)
-	got, err := a.Explain(t.Context(), "shop", "web-0")
+	got, err := a.explain("shop", "web-0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := &adminv1.ExplainRestartResponse{
 		Namespace: "shop", Pod: "web-0", Node: "node1", Ready: true, Agent: &adminv1.AgentState{Phase: adminv1.AgentState_CONNECTED}, AgentVersion: "1",
-		Round: got.GetRound(), MissingReplicas: []string{"c"},
+		Round: got.GetRound(), MissingReplicas: []string{"c", "d"},
 		Containers: []*adminv1.GuardedContainer{{
 			Name: "app", Restarts: 3, Check: adminv1.GuardedContainer_FAILS, Since: timestamppb.New(at), Failure: "refused", Restart: &adminv1.Restart{
 				Namespace: "shop", Pod: "web-0", Container: "app", Workload: "Deployment/shop/web", State: adminv1.Restart_WAITING, Since: timestamppb.New(at),
@@ -247,8 +285,8 @@ func TestRestartsAreExplained(t *testing.T) {
 		t.Errorf("Explain() (-want +got):\n%s", diff)
 	}
 	wantGrants(t, got.GetWorkload().GetGrants())
-	a.Agent = func(watch.Key) (*adminv1.AgentState, *adminv1.Agent) { return nil, &adminv1.Agent{} }
-	if got, err = a.Explain(t.Context(), "data", "web-0"); err != nil || !got.GetAgentOutdated() || got.GetContainers()[0].GetCheck() != adminv1.GuardedContainer_PASSES || got.GetContainers()[0].GetRestart() != nil {
+	a.agents.agent = &adminv1.Agent{}
+	if got, err = a.explain("data", "web-0"); err != nil || !got.GetAgentOutdated() || got.GetContainers()[0].GetCheck() != adminv1.GuardedContainer_PASSES || got.GetContainers()[0].GetRestart() != nil {
 		t.Errorf("Explain() of one that passes, with an old agent = %v, %v", got, err)
 	}
 }
@@ -278,6 +316,7 @@ func TestOtherPodsAreExplained(t *testing.T) {
 		code           codes.Code
 		text           string
 	}{
+		"no name":           {"shop", "", nil, codes.InvalidArgument, "pod: must not be empty"},
 		"in two namespaces": {"", "web-0", nil, codes.InvalidArgument, `pod "web-0" is in the namespaces data, shop: name one`},
 		"there is none":     {"shop", "wbe-0", nil, codes.NotFound, `pod "wbe-0" not found in namespace "shop": did you mean "web-0"?`},
 		"nowhere":           {"", "other", nil, codes.NotFound, `pod "other" not found in any namespace`},
@@ -285,12 +324,12 @@ func TestOtherPodsAreExplained(t *testing.T) {
 			"pod a/bare is not guarded: it has no sidecar; pod b/bare is not guarded: it has no sidecar"},
 	} {
 		a.unguarded = tc.unguarded
-		if _, err := a.Explain(t.Context(), tc.namespace, tc.pod); status.Code(err) != tc.code || status.Convert(err).Message() != tc.text {
+		if _, err := a.explain(tc.namespace, tc.pod); status.Code(err) != tc.code || status.Convert(err).Message() != tc.text {
 			t.Errorf("%s: Explain() = %v, want %s %s", name, err, tc.code, tc.text)
 		}
 	}
 	unread := &Answers{Restarts: newPatching(t, &patched{})}
-	if _, err := unread.Explain(t.Context(), "shop", "web-0"); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "not read yet") {
+	if _, err := unread.ExplainRestart(t.Context(), &adminv1.ExplainRestartRequest{Namespace: "shop", Pod: "web-0"}); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "not read yet") {
 		t.Errorf("Explain() before all is read: %v", err)
 	}
 }
@@ -318,19 +357,23 @@ func TestRestartsAreReleased(t *testing.T) {
 		a := newAnswers(t)
 		a.grant(restartbudget.Grant{Spent: at, Ended: at, Judged: at, Outcome: restartbudget.Unhelpful}, "db-1")
 		a.api.codes["db-1"] = []int{http.StatusForbidden}
-		got, err := a.Release(t.Context(), tc.namespace, tc.workload)
+		var log strings.Builder
+		a.Restarts.o.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		got, err := a.release(tc.namespace, tc.workload)
 		switch patches := a.api.take(); {
 		case status.Code(err) != tc.code || err != nil && !strings.HasPrefix(status.Convert(err).Message(), tc.want):
 			t.Errorf("Release(%q, %q) = %v, want %s %s", tc.namespace, tc.workload, err, tc.code, tc.want)
 		case err == nil && (got.GetWorkload() != tc.want || got.GetReleased() != 2 || strings.Join(patches, "") != "bad-0"+releasing+"bad-1"+releasing):
 			t.Errorf("Release(%q, %q) = %v, and writes %q", tc.namespace, tc.workload, got, patches)
+		case (err == nil) != strings.Contains(log.String(), `msg="restarts released" peer="" caller="" workload=Deployment/shop/web released=2`):
+			t.Errorf("Release(%q, %q) logs %q", tc.namespace, tc.workload, &log)
 		}
 	}
 	a := newAnswers(t)
 	if err := a.Restarts.grants.Replace(nil, ""); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := a.Release(t.Context(), "", "Deployment/shop/none"); !strings.HasSuffix(err.Error(), "; no workload waits for a release") {
+	if _, err := a.release("", "Deployment/shop/none"); !strings.HasSuffix(err.Error(), "; no workload waits for a release") {
 		t.Errorf("Release() where none waits: %v", err)
 	}
 }

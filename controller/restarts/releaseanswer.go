@@ -9,15 +9,15 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/sonde-mesh/sonde/admin/caller"
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/restartbudget"
 )
 
-// Release lets a workload restart again whose restarts did not help. The namespace is that of a workload that is named
-// without one.
-func (a *Answers) Release(ctx context.Context, namespace, workload string) (*adminv1.ReleaseRestartsResponse, error) {
-	asked, err := parseWorkload(namespace, workload)
+// ReleaseRestarts implements adminv1.AdminServiceServer.
+func (a *Answers) ReleaseRestarts(ctx context.Context, r *adminv1.ReleaseRestartsRequest) (*adminv1.ReleaseRestartsResponse, error) {
+	asked, err := parseWorkload(r.GetNamespace(), r.GetWorkload())
 	if err != nil {
 		return nil, err
 	}
@@ -32,6 +32,7 @@ func (a *Answers) Release(ctx context.Context, namespace, workload string) (*adm
 			if err != nil {
 				return nil, status.Errorf(codes.Unavailable, "release %s: %v", id, err)
 			}
+			caller.Log(ctx, a.Restarts.o.Logger).InfoContext(ctx, "restarts released", "workload", id.String(), "released", n)
 			return &adminv1.ReleaseRestartsResponse{Workload: id.String(), Released: uint32(n)}, nil
 		}
 		known = append(known, id.String())

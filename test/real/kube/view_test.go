@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
+	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/controller"
@@ -33,6 +34,8 @@ type noAgents struct{}
 func (noAgents) PodLiveness() map[mesh.ID]agentv1.ReportedLiveness { return nil }
 func (noAgents) Lacking(string) []mesh.ID                          { return nil }
 func (noAgents) WakeRestarts(mesh.ID)                              {}
+func (noAgents) States() map[mesh.ID]*adminv1.AgentState           { return nil }
+func (noAgents) Agents() map[mesh.ID]*adminv1.Agent                { return nil }
 
 // follow runs a controller, and returns it with its view.
 func follow(t *testing.T) (*controller.Controller, *meshview.Builder) {
