@@ -15,6 +15,7 @@
 //	Token        signs a dataplane token                        identity.Authority.IssueToken
 //	Rotator      starts a rotation, and returns its progress    agents.Server
 //	Restarts     guarded containers that fail or restart        controller/restarts.Answers
+//	Freeze       freezes and thaws zones                        controller/freeze.Answers
 //
 // Every call needs TLS with the serving certificate, and the admin token, or on Kubernetes a token of a service account that has the right which the
 // call needs (adminv1.RightOf). Calls that change something (a token, a rotation) are logged, with the caller and without the token.

@@ -259,3 +259,15 @@ func TestOutboundsSayWhyEnvoyDoesNotListen(t *testing.T) {
 		}
 	})
 }
+
+func TestAHeldEndpointSaysWhatSaysWhy(t *testing.T) {
+	for name, want := range map[string]string{
+		"web-1":        heldText,
+		"web.0.shop":   heldText + ": sondectl restarts explain web.0 -n shop",
+		"web-1.shop-2": heldText + ": sondectl restarts explain web-1 -n shop-2",
+	} {
+		if got := livenessHeld(&meshview.Proxy{Dataplane: &mesh.Dataplane{Meta: mesh.Meta{Name: name}}}); got != want {
+			t.Errorf("of %s: %q, want %q", name, got, want)
+		}
+	}
+}

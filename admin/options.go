@@ -74,8 +74,8 @@ type Options struct {
 	Rotator Rotator
 	// Restarts answers calls about restarts. Default: they fail, as restarts are granted on Kubernetes alone.
 	Restarts Restarts
-	// Freeze freezes or thaws a zone. Errors are gRPC statuses. Default: calls of it fail, as there are zones on Kubernetes alone.
-	Freeze func(context.Context, *adminv1.FreezeZoneRequest) (*adminv1.FreezeZoneResponse, error)
+	// Freeze freezes and thaws zones. Default: calls of it fail, as there are zones on Kubernetes alone.
+	Freeze Freeze
 	// Strict returns what speaks against mode STRICT in each of some meshes, and what it would refuse. It gets what Streams returns. Default: calls of it fail.
 	Strict func(ctx context.Context, meshes []*meshview.Mesh, streams map[mesh.ID][]*adminv1.Stream) []*adminv1.StrictMesh
 	// Health returns all health checks of the control plane. It may take as long as they do. Default: none.
@@ -146,6 +146,9 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.Restarts == nil {
 		o.Restarts = noRestarts{}
+	}
+	if o.Freeze == nil {
+		o.Freeze = noFreeze{}
 	}
 	if o.Since == nil {
 		o.Since = noSince{}

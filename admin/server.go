@@ -58,7 +58,7 @@ func NewServer(o Options) (*Server, error) {
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: maxIdle}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second}),
 	)}
-	adminv1.RegisterAdminServiceServer(s.grpc, &service{Restarts: o.Restarts, o: o})
+	adminv1.RegisterAdminServiceServer(s.grpc, &service{Restarts: o.Restarts, Freeze: o.Freeze, o: o})
 	return s, nil
 }
 

@@ -25,6 +25,7 @@ import (
 type service struct {
 	unimplemented
 	Restarts
+	Freeze
 	o Options
 }
 

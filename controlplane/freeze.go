@@ -2,13 +2,8 @@ package controlplane
 
 import (
 	"context"
-	"strings"
 	"time"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-
-	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/controller"
 )
@@ -28,19 +23,4 @@ func (c *cluster) sight() controller.Sight {
 			return all, len(missing) == 0
 		},
 	}
-}
-
-// orderFreeze has the replica that leads freeze or thaw a zone. Errors are gRPC statuses.
-func (c *cluster) orderFreeze(ctx context.Context, r *adminv1.FreezeZoneRequest) (*adminv1.FreezeZoneResponse, error) {
-	if done, err := c.controller.Freeze.Order(r); done != nil || err != nil {
-		return done, err
-	}
-	done, missing, err := c.cp.peers.OrderFreeze(ctx, r)
-	switch {
-	case done != nil || err != nil:
-		return done, err //nolint:wrapcheck // it is a status
-	case len(missing) > 0:
-		return nil, status.Error(codes.Unavailable, "no replica that has answered leads, and these have not: "+strings.Join(missing, ", "))
-	}
-	return nil, status.Error(codes.Unavailable, "no replica leads now: try again")
 }

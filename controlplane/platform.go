@@ -85,9 +85,9 @@ type connection struct {
 	// are nil if none are granted.
 	decisions      func(*peerv1.ListDecisionsRequest) *peerv1.ListDecisionsPart
 	restartAnswers admin.Restarts
-	// frozen says why nothing may follow from silence, freeze freezes and thaws zones for sondectl. Both are nil where there are none.
+	// frozen says why nothing may follow from silence, freeze freezes and thaws zones for sondectl. Both are nil where there are no zones.
 	frozen func() string
-	freeze func(context.Context, *adminv1.FreezeZoneRequest) (*adminv1.FreezeZoneResponse, error)
+	freeze admin.Freeze
 	// podsAt returns which pods have had addresses at some time, nil where there are no pods.
 	podsAt func(ctx context.Context, last map[netip.Addr]time.Time) map[netip.Addr]strict.Pod
 	// servingWaits are what else a rotation of the serving CA waits for, see rotation.Options.

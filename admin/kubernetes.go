@@ -32,3 +32,15 @@ func (noRestarts) ExplainRestart(context.Context, *adminv1.ExplainRestartRequest
 func (noRestarts) ReleaseRestarts(context.Context, *adminv1.ReleaseRestartsRequest) (*adminv1.ReleaseRestartsResponse, error) {
 	return nil, errNoRestarts
 }
+
+// Freeze answers calls that freeze or thaw a zone.
+type Freeze interface {
+	FreezeZone(context.Context, *adminv1.FreezeZoneRequest) (*adminv1.FreezeZoneResponse, error)
+}
+
+// noFreeze answers for a control plane that reads files.
+type noFreeze struct{}
+
+func (noFreeze) FreezeZone(context.Context, *adminv1.FreezeZoneRequest) (*adminv1.FreezeZoneResponse, error) {
+	return nil, status.Error(codes.FailedPrecondition, "the control plane reads files: there are zones on Kubernetes alone")
+}
