@@ -77,21 +77,19 @@ type Options struct {
 	ServingCAChanged <-chan struct{}
 	// Webhooks is the end of the names of the injecting webhooks. Required.
 	Webhooks string
-	// Peers gets the addresses of the replicas of the control plane by name, when they have been read, and when they change. Required.
-	Peers func(addresses map[string]string)
-	// Fit and Election are those of leader.Options.
-	Fit      func() error
+	// Peers are the other replicas. Required.
+	Peers Peers
+	// Election is that of leader.Options.
 	Election leader.Times
 	// ProbesMode of written Dataplanes that name none. Default unified.
 	ProbesMode mesh.ProbesMode
-	// Agents is that of restarts.Options. Required.
-	Agents func() restarts.Agents
+	// Agents returns the agents. It is called once Run is. Streams returns the proxies that have an ADS stream with this replica. Required.
+	Agents  func() Agents
+	Streams func() []mesh.ID
 	// GuardedLiveness are the settings of Restarts at the start. They must be valid.
 	GuardedLiveness restartbudget.Settings
 	// Drains says which proxies should get no new traffic.
 	Drains source.Drains
-	// Sight is what is known of proxies by all replicas. Default: nothing is.
-	Sight Sight
 	// FreezeMode is that of Freeze at the start. It must be valid.
 	FreezeMode freeze.Mode
 	// WhyNotInjected says why a pod without a sidecar has none; InjectionLabels are the labels of pods that ask for one. Default: none should have one.
@@ -137,10 +135,9 @@ const requestTimeout = 30 * time.Second
 
 // New returns a Controller. Nothing is read before Run.
 func New(o Options) (*Controller, error) {
-	if o.Config == nil || o.Namespace == "" || o.Replica == "" || o.Secrets == nil || o.Builder == nil || o.Webhooks == "" || o.Peers == nil || o.Agents == nil || o.ServingCA == nil || o.Logger == nil {
-		return nil, errors.New("controller: Config, Namespace, Replica, Secrets, Builder, Webhooks, Peers, Agents, ServingCA and Logger are required")
+	if o.Config == nil || o.Namespace == "" || o.Replica == "" || o.Secrets == nil || o.Builder == nil || o.Webhooks == "" || o.Peers == nil || o.Agents == nil || o.Streams == nil || o.ServingCA == nil || o.Logger == nil {
+		return nil, errors.New("controller: Config, Namespace, Replica, Secrets, Builder, Webhooks, Peers, Agents, Streams, ServingCA and Logger are required")
 	}
-	o.Sight.setDefaults()
 	watching, err := kubernetes.NewForConfig(o.Config)
 	if err != nil {
 		return nil, fmt.Errorf("make client of the API server: %w", err)
@@ -156,10 +153,10 @@ func New(o Options) (*Controller, error) {
 	c.Cluster = source.New(source.Options{
 		Client: watching, Builder: o.Builder, Name: SourceCluster, PodChanged: c.warnings.PodChanged, Logger: o.Logger, Loop: o.Loops.Derive,
 		MeshChanged: func(namespace string) { c.Objects.MeshChanged(namespace) },
-		Drains:      o.Drains, Held: c.drainHeld, Drained: c.drained, Connected: o.Sight.Connected, Registerer: o.Registerer, Memory: o.Memory,
+		Drains:      o.Drains, Held: c.drainHeld, Drained: c.drained, Connected: func(id mesh.ID) bool { return o.Agents().Connected(id) }, Registerer: o.Registerer, Memory: o.Memory,
 	})
 	c.newFreeze()
-	c.replicas = replicas.New(replicas.Options{Client: watching, Namespace: o.Namespace, Service: PeersService, Changed: o.Peers})
+	c.replicas = replicas.New(replicas.Options{Client: watching, Namespace: o.Namespace, Service: PeersService, Changed: o.Peers.Follow})
 	c.Objects, err = objects.New(objects.Options{
 		Config: o.Config, Timeout: requestTimeout, Builder: o.Builder, Name: SourceObjects, ProbesMode: o.ProbesMode, Logger: o.Logger, Loop: o.Loops.Status,
 		MeshOf:  func(namespace string) string { return c.Cluster.Namespace(namespace).Mesh() },
@@ -182,7 +179,7 @@ func (c *Controller) newRestarts() error {
 		return err
 	}
 	c.Restarts = restarts.New(restarts.Options{
-		Watching: c.watching, Grants: grants, Writing: writing, Status: status, Agents: c.o.Agents, Proxy: c.Cluster.ProxyOf, Record: c.Events.Record,
+		Watching: c.watching, Grants: grants, Writing: writing, Status: status, Agents: func() restarts.Agents { return c.o.Agents() }, Proxy: c.Cluster.ProxyOf, Record: c.Events.Record,
 		Logger: c.o.Logger, Settings: c.o.GuardedLiveness, Loop: c.o.Loops.Restarts, Writes: c.o.Loops.RestartWrites,
 		Pods: c.client.CoreV1(), Namespaces: c.Cluster.Guarded, Registerer: c.o.Registerer, Memory: c.o.Memory,
 		Lease: watch.Key{Namespace: c.o.Namespace, Name: leader.LeaseName}, Frozen: c.Freeze.Held,
@@ -255,7 +252,7 @@ func (c *Controller) takePart(ctx context.Context) error {
 		tasks = append(tasks, func(ctx context.Context, _ int64) error { return task(ctx) })
 	}
 	return leader.Run(ctx, leader.Options{
-		Client: c.client.CoordinationV1(), Namespace: c.o.Namespace, Identity: c.o.Replica, OldEpoch: c.o.Secrets, Tasks: tasks, Fit: c.o.Fit, Times: c.o.Election, Logger: c.o.Logger,
+		Client: c.client.CoordinationV1(), Namespace: c.o.Namespace, Identity: c.o.Replica, OldEpoch: c.o.Secrets, Tasks: tasks, Fit: c.o.Peers.Stale, Times: c.o.Election, Logger: c.o.Logger,
 	})
 }
 

@@ -8,43 +8,37 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/controller/freeze"
 	"github.com/sonde-mesh/sonde/controller/leader"
+	"github.com/sonde-mesh/sonde/controller/restarts"
 	"github.com/sonde-mesh/sonde/controller/watch"
 	"github.com/sonde-mesh/sonde/partition"
 )
 
-// Sight is what is known of proxies by all replicas, and how they are told of the verdict about it.
-type Sight struct {
-	// Connected reports whether the agent of a proxy has a session, with any replica.
-	Connected func(proxy mesh.ID) bool
+// Agents are the agents of all proxies, whichever replica they speak with. *agents.Server implements it.
+type Agents interface {
+	restarts.Agents
+	// Connected reports whether the agent of a proxy has a session.
+	Connected(proxy mesh.ID) bool
 	// LastSeen returns when the last session of a proxy without one has ended, and false for a proxy that has not joined.
-	LastSeen func(proxy mesh.ID) (time.Time, bool)
-	// Streams, Lacking and Tell are those of freeze.Options.
-	Streams func(ctx context.Context) (map[mesh.ID]bool, bool)
-	Lacking func() []string
-	Tell    func()
+	LastSeen(proxy mesh.ID) (time.Time, bool)
 }
 
-func (s *Sight) setDefaults() {
-	if s.Connected == nil {
-		s.Connected = func(mesh.ID) bool { return false }
-	}
-	if s.LastSeen == nil {
-		s.LastSeen = func(mesh.ID) (time.Time, bool) { return time.Time{}, false }
-	}
-	if s.Streams == nil {
-		s.Streams = func(context.Context) (map[mesh.ID]bool, bool) { return nil, true }
-	}
-	if s.Lacking == nil {
-		s.Lacking = func() []string { return nil }
-	}
-	if s.Tell == nil {
-		s.Tell = func() {}
-	}
+// Peers are the other replicas. *replicas.Peers implements it.
+type Peers interface {
+	// Follow gets the addresses of the replicas by name, when they have been read, and when they change.
+	Follow(addresses map[string]string)
+	// Stale returns why this replica must not lead, nil if it may.
+	Stale() error
+	// Missing returns the names of those that are disconnected.
+	Missing() []string
+	// Streaming returns the proxies that have an ADS stream with another replica, and the names of those that have not answered.
+	Streaming(context.Context) (proxies map[mesh.ID]bool, missing []string)
+	// ChangedFreeze sends the verdict of Controller.Freeze to them. It returns at once.
+	ChangedFreeze()
 }
 
 func (c *Controller) newFreeze() {
 	c.Freeze = freeze.New(freeze.Options{
-		Nodes: c.nodes, Proxies: c.proxies, Streams: c.o.Sight.Streams, Lacking: c.o.Sight.Lacking, Tell: c.o.Sight.Tell,
+		Nodes: c.nodes, Proxies: c.proxies, Streams: c.streams, Lacking: c.o.Peers.Missing, Tell: c.o.Peers.ChangedFreeze,
 		Apply:  func(kept map[string]int) { c.Cluster.Freeze(kept) },
 		Record: c.Events.Record, Lease: watch.Key{Namespace: c.o.Namespace, Name: leader.LeaseName}, Secrets: c.o.Secrets, Mode: c.o.FreezeMode,
 		Registerer: c.o.Registerer, Logger: c.o.Logger, Loop: c.o.Loops.Freeze,
@@ -65,11 +59,12 @@ func (c *Controller) nodes() (map[string]freeze.Node, error) {
 
 // proxies returns those that have joined and are to run.
 func (c *Controller) proxies(now time.Time) []partition.Member {
+	agents := c.o.Agents()
 	var all []partition.Member
 	for id, zone := range c.Cluster.Proxies() {
 		m := partition.Member{Name: id, Zone: zone, Heard: now}
-		if !c.o.Sight.Connected(id) {
-			last, joined := c.o.Sight.LastSeen(id)
+		if !agents.Connected(id) {
+			last, joined := agents.LastSeen(id)
 			if !joined {
 				continue
 			}
@@ -78,4 +73,13 @@ func (c *Controller) proxies(now time.Time) []partition.Member {
 		all = append(all, m)
 	}
 	return all
+}
+
+// streams returns the proxies that have an ADS stream with any replica, and false if not all replicas have answered.
+func (c *Controller) streams(ctx context.Context) (map[mesh.ID]bool, bool) {
+	all, missing := c.o.Peers.Streaming(ctx)
+	for _, id := range c.o.Streams() {
+		all[id] = true
+	}
+	return all, len(missing) == 0
 }

@@ -176,8 +176,8 @@ func (c *cluster) connect() (connection, error) {
 		Config: c.config, Namespace: o.Kubernetes.Namespace, Replica: o.Kubernetes.Replica, Secrets: c.secrets(), Builder: c.cp.pipeline.Builder, Recorded: c.cp.authority.Recorded,
 		WebhookConfiguration: o.Kubernetes.WebhookConfiguration, Webhooks: injectingWebhooks, CA: certificate.ca, CAChanged: certificate.changed,
 		ServingCA: c.cp.serving.CA, ServingCAChanged: c.cp.serving.Changed(),
-		Peers: c.cp.peers.Follow, Fit: c.cp.peers.Stale, Election: o.Kubernetes.Election, Agents: func() restarts.Agents { return c.cp.agents },
-		Sight: c.sight(), FreezeMode: o.Kubernetes.FreezeMode, WhyNotInjected: c.whyNotInjected, InjectionLabels: c.injection().InjectionKeys(),
+		Peers: c.cp.peers, Election: o.Kubernetes.Election, Agents: func() controller.Agents { return c.cp.agents }, Streams: c.streams,
+		FreezeMode: o.Kubernetes.FreezeMode, WhyNotInjected: c.whyNotInjected, InjectionLabels: c.injection().InjectionKeys(),
 		GuardedLiveness: o.Kubernetes.GuardedLiveness, ProbesMode: o.ProbesMode, Loops: c.loops, Logger: o.Logger, Registerer: c.cp.registry, Memory: o.Memory,
 		Drains: source.Drains{
 			Taints: o.Kubernetes.Drain.Taints, Conditions: o.Kubernetes.Drain.Conditions, MinServing: o.Kubernetes.Drain.MinServing,
@@ -216,6 +216,15 @@ func (c *cluster) connect() (connection, error) {
 		decisions: answers.Decisions, restartAnswers: answers,
 		frozen: c.controller.Freeze.Held, freeze: &freeze.Answers{Freeze: c.controller.Freeze, Others: c.cp.peers}, podsAt: strict.Pods{Client: c.client, Logger: o.Logger}.At,
 	}, nil
+}
+
+// streams returns the proxies that have an ADS stream with this replica.
+func (c *cluster) streams() []mesh.ID {
+	var all []mesh.ID
+	for _, s := range c.cp.pipeline.XDS.Status() {
+		all = append(all, s.Node)
+	}
+	return all
 }
 
 // authenticator returns what knows the tokens of agents.

@@ -19,7 +19,6 @@ import (
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/controller"
-	"github.com/sonde-mesh/sonde/controller/restarts"
 	"github.com/sonde-mesh/sonde/controller/secrets"
 	"github.com/sonde-mesh/sonde/controller/source"
 	"github.com/sonde-mesh/sonde/controller/tokenreview"
@@ -36,13 +35,26 @@ func (noAgents) Lacking(string) []mesh.ID                          { return nil 
 func (noAgents) WakeRestarts(mesh.ID)                              {}
 func (noAgents) States() map[mesh.ID]*adminv1.AgentState           { return nil }
 func (noAgents) Agents() map[mesh.ID]*adminv1.Agent                { return nil }
+func (noAgents) Connected(mesh.ID) bool                            { return false }
+func (noAgents) LastSeen(mesh.ID) (time.Time, bool)                { return time.Time{}, false }
+
+// noPeers has no other replica.
+type noPeers struct{}
+
+func (noPeers) Follow(map[string]string) {}
+func (noPeers) Stale() error             { return nil }
+func (noPeers) Missing() []string        { return nil }
+func (noPeers) Streaming(context.Context) (map[mesh.ID]bool, []string) {
+	return map[mesh.ID]bool{}, nil
+}
+func (noPeers) ChangedFreeze() {}
 
 // follow runs a controller, and returns it with its view.
 func follow(t *testing.T) (*controller.Controller, *meshview.Builder) {
 	t.Helper()
 	b := meshview.NewBuilder(meshview.Options{Sources: controller.Sources(), ExplicitMeshes: true})
 	c, err := controller.New(controller.Options{
-		Config: cluster.Config, Namespace: systemNamespace, Replica: t.Name(), Secrets: secrets.New(newClient(t).CoreV1().Secrets(systemNamespace)), Builder: b, Recorded: func() map[string]*mesh.Mesh { return nil }, Webhooks: ".inject.sonde.dev", Peers: func(map[string]string) {}, Agents: func() restarts.Agents { return noAgents{} }, ServingCA: func() []byte { return []byte("of this test") }, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		Config: cluster.Config, Namespace: systemNamespace, Replica: t.Name(), Secrets: secrets.New(newClient(t).CoreV1().Secrets(systemNamespace)), Builder: b, Recorded: func() map[string]*mesh.Mesh { return nil }, Webhooks: ".inject.sonde.dev", Peers: noPeers{}, Agents: func() controller.Agents { return noAgents{} }, Streams: func() []mesh.ID { return nil }, ServingCA: func() []byte { return []byte("of this test") }, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	})
 	if err != nil {
 		t.Fatal(err)
