@@ -30,7 +30,7 @@ var (
 	grpc              = []string{"google.golang.org/grpc"}
 	protobuf          = []string{"google.golang.org/protobuf"}
 	// controlPlane is what makes the mesh: the watchdog is to go on without it.
-	controlPlane = []string{module + "/xds", module + "/generator", module + "/meshview", module + "/agents", module + "/controlplane"}
+	controlPlane = []string{module + "/xds", module + "/generator", module + "/meshview", module + "/agents", module + "/pipeline", module + "/controlplane"}
 	// effects must not be imported by a pure stage. Only its direct imports are checked, since its dependencies are not
 	// pure.
 	effects = []string{"os", "io/fs", "net", "net/http", "log", "log/slog", "crypto/rand", "math/rand", "math/rand/v2"}
@@ -73,10 +73,16 @@ var rules = map[string]rule{
 		forbidden: [][]string{kubernetes, grpc},
 		pure:      true,
 	},
-	"xds":               {own: []string{"xds/resource"}, forbidden: [][]string{kubernetes}},
-	"xds/resource":      {forbidden: [][]string{kubernetes, grpc}},
-	"identity":          {own: []string{"api/mesh", "identity/secret", "health/heartbeat", "internal/run"}, forbidden: [][]string{kubernetes, envoyProtos}},
-	"identity/secret":   {std: true},
+	"xds":             {own: []string{"xds/resource"}, forbidden: [][]string{kubernetes}},
+	"xds/resource":    {forbidden: [][]string{kubernetes, grpc}},
+	"identity":        {own: []string{"api/mesh", "identity/secret", "health/heartbeat", "internal/run"}, forbidden: [][]string{kubernetes, envoyProtos}},
+	"identity/secret": {std: true},
+	"pipeline": {
+		own: []string{
+			"api/mesh", "generator", "health/heartbeat", "identity", "identity/mtls", "meshview", "meshview/since", "meshview/explain", "recorded", "xds", "xds/resource",
+		},
+		forbidden: [][]string{kubernetes},
+	},
 	"internal/grpcconn": {own: []string{"internal/connlimit"}, forbidden: [][]string{kubernetes, envoyProtos}},
 	"identity/mtls":     {own: []string{"api/mesh", "identity", "internal/connlimit"}, forbidden: [][]string{kubernetes, envoyProtos}},
 	"agents": {

@@ -1,5 +1,4 @@
-// Package controlplane joins the stages of the control plane. A Pipeline is what a change goes through, and a ControlPlane is
-// all that a process runs.
+// Package controlplane joins the stages of the control plane: a ControlPlane is all that a process runs.
 package controlplane
 
 import (
@@ -28,6 +27,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/localpeer"
 	"github.com/sonde-mesh/sonde/internal/run"
 	"github.com/sonde-mesh/sonde/meshview"
+	"github.com/sonde-mesh/sonde/pipeline"
 	"github.com/sonde-mesh/sonde/replicas"
 	"github.com/sonde-mesh/sonde/xds"
 )
@@ -49,7 +49,7 @@ type ControlPlane struct {
 	tokens      *token.Issuer
 	adminToken  string
 
-	pipeline *Pipeline
+	pipeline *pipeline.Pipeline
 	peers    *replicas.Peers // nil for none
 	agents   *agents.Server
 	admin    *admin.Server
@@ -103,7 +103,7 @@ func (cp *ControlPlane) join(ctx context.Context) (err error) {
 	if err := cp.openIdentity(ctx, m.identity, m.names); err != nil {
 		return err
 	}
-	cp.pipeline = NewPipeline(PipelineOptions{
+	cp.pipeline = pipeline.New(pipeline.Options{
 		View: meshview.Options{
 			TrustDomain: cp.o.TrustDomain, Sources: m.sources, ExplicitMeshes: m.explicitMeshes, RequireJoin: true, ServicesChecked: m.servicesChecked,
 			Applied: func(c meshview.Change) { cp.agents.Changed(c) }, Loop: cp.loops.view,
@@ -116,7 +116,7 @@ func (cp *ControlPlane) join(ctx context.Context) (err error) {
 		Emptied:    cp.platform.emptied,
 		Publishing: func(proxies []mesh.ID) func() { return cp.agents.Publishing(proxies) },
 		Logger:     log,
-	}, Authorize)
+	}, pipeline.Authorize)
 	if cp.peers, err = cp.platform.peers(); err != nil {
 		return err
 	}
@@ -124,7 +124,6 @@ func (cp *ControlPlane) join(ctx context.Context) (err error) {
 		return err
 	}
 	builder := cp.pipeline.Builder
-	cp.registry.MustRegister(uncheckedEndpoints{builder.View})
 	cp.agents, err = agents.New(agents.Options{
 		Authority: cp.authority, Tokens: cp.connection.tokens, Storage: m.storage, View: builder.View, Bootstrap: cp.bootstrap,
 		Observe: builder.Observe, Replica: cp.platform.replica(), Peers: cp.peers, Streams: cp.streams, Leads: cp.platform.leads, Refused: cp.platform.refused, Absent: cp.platform.absent, ProbeFailed: cp.platform.probeFailed, Version: cp.o.Version, Logger: log, Registerer: cp.registry,
@@ -154,7 +153,7 @@ func (cp *ControlPlane) openIdentity(ctx context.Context, o identity.Options, na
 	}
 	o.Followed = func(meshName string) {
 		cp.agents.Followed(meshName)
-		cp.pipeline.recorder.Follow(meshName)
+		cp.pipeline.Follow(meshName)
 	}
 	o.TrustDomain, o.Logger, o.Registerer, o.Loop, o.Now = cp.o.TrustDomain, cp.o.Logger, cp.registry, cp.loops.authority, cp.o.now
 	if cp.authority, err = identity.New(ctx, o); err != nil {

@@ -22,6 +22,7 @@ import (
 	"github.com/sonde-mesh/sonde/health/heartbeat"
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/identity/ca"
+	"github.com/sonde-mesh/sonde/pipeline"
 )
 
 // Limits of a turn of a loop. A restart costs every proxy its stream, so they are far beyond what a large mesh or a slow disk takes: a
@@ -111,10 +112,10 @@ func (cp *ControlPlane) addChecks() {
 	cp.ready(health.Check{Name: "ca", Run: cp.checkCAs})
 	cp.ready(health.Check{Name: "clock", Keep: keepClock, Informational: true, Run: cp.checkClock})
 	cp.ready(health.Check{Name: "meshes", Informational: true, Run: func(context.Context) error {
-		return cp.pipeline.recorder.Check(cp.pipeline.Builder.View())
+		return cp.pipeline.CheckRecords()
 	}})
-	served := &servedState{}
-	cp.ready(health.Check{Name: "served-state", Keep: keepServed, Run: func(ctx context.Context) error { return served.check(ctx, cp.pipeline) }})
+	served := &pipeline.ServedState{}
+	cp.ready(health.Check{Name: "served-state", Keep: keepServed, Run: func(ctx context.Context) error { return served.Check(ctx, cp.pipeline) }})
 	cp.ready(health.Check{Name: "store", Informational: true, Run: func(context.Context) error {
 		since, err := cp.platform.lost()
 		if err == nil {

@@ -18,7 +18,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 	"github.com/sonde-mesh/sonde/internal/testing/wait"
 )
@@ -240,6 +239,9 @@ mtls:
 	})
 }
 
+// strictMesh is the Mesh default in mode STRICT.
+const strictMesh = "type: Mesh\nname: default\nmtls: {enabledBackend: ca, backends: [{name: ca, type: builtin, mode: STRICT}]}\n"
+
 // A clock that was set back makes certificates of the control plane invalid for it alone: it serves on, and says so until the clock is right.
 func TestClockSetBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -248,7 +250,7 @@ func TestClockSetBack(t *testing.T) {
 		o := local(t)
 		o.now = func() time.Time { return time.Now().Add(-time.Duration(back.Load())) }
 		o.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelError}))
-		writeMesh(t, &o, meshText("default", mesh.ModeStrict))
+		writeMesh(t, &o, strictMesh)
 		r := startPlane(t, o)
 		r.storeRead()
 		r.want("/readyz?verbose", http.StatusOK, "\n[+]clock ok\n")
@@ -374,7 +376,7 @@ func TestManyProbes(t *testing.T) {
 func TestRemovedCA(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := local(t)
-		writeMesh(t, &o, meshText("default", mesh.ModeStrict))
+		writeMesh(t, &o, strictMesh)
 		r := startPlane(t, o)
 		file := filepath.Join(o.StateDir, "meshes", "default", "ca.json")
 		r.want("/readyz?verbose", http.StatusOK, "\n[+]ca-files ok\n")

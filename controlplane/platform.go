@@ -41,7 +41,7 @@ type platform interface {
 	missing() error
 	// lost returns since when what keeps the objects is not heard, and why; no error while it is.
 	lost() (since time.Time, err error)
-	// emptied is passed on to PipelineOptions.Emptied.
+	// emptied is passed on to pipeline.Options.Emptied.
 	emptied() bool
 	// refused is called for a join that is refused, probeFailed for a probe that fails, listenerRefused once an Envoy refuses a listener.
 	refused(join.Refusal)

@@ -15,6 +15,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/testing/secrettest"
 	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 	"github.com/sonde-mesh/sonde/meshview"
+	"github.com/sonde-mesh/sonde/pipeline"
 	"github.com/sonde-mesh/sonde/xds"
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
@@ -27,7 +28,7 @@ const (
 
 // plane is the pipeline of the control plane, and what serves it to clients with certificates.
 type plane struct {
-	*controlplane.Pipeline
+	*pipeline.Pipeline
 	log       *slog.Logger
 	authority *identity.Authority
 	serving   *serving.Certificate
@@ -50,12 +51,12 @@ func startPlane(t *testing.T, network *virtual.Network, kept secrettest.Records)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.Pipeline = controlplane.NewPipeline(controlplane.PipelineOptions{
+	p.Pipeline = pipeline.New(pipeline.Options{
 		View:      meshview.Options{Sources: []string{sourceStore}},
 		XDS:       xds.Options{Logger: p.log},
 		Authority: p.authority,
 		Logger:    slog.New(slog.NewTextHandler(failing{t}, &slog.HandlerOptions{Level: slog.LevelError})),
-	}, controlplane.Authorize)
+	}, pipeline.Authorize)
 	listener, err := network.Listen(t.Context(), "tcp", address)
 	if err != nil {
 		t.Fatal(err)

@@ -9,9 +9,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/sonde-mesh/sonde/controlplane"
 	"github.com/sonde-mesh/sonde/internal/testing/envoysim"
 	"github.com/sonde-mesh/sonde/meshview"
+	"github.com/sonde-mesh/sonde/pipeline"
 	"github.com/sonde-mesh/sonde/store"
 	"github.com/sonde-mesh/sonde/test/virtualplane"
 	"github.com/sonde-mesh/sonde/xds"
@@ -31,7 +31,7 @@ const drainTime = 3 * time.Second
 
 // plane is the pipeline of the control plane, with its sources.
 type plane struct {
-	*controlplane.Pipeline
+	*pipeline.Pipeline
 	sim *simulation
 
 	ctx     context.Context //nolint:containedctx // the control plane's, which a schedule can end
@@ -42,7 +42,7 @@ type plane struct {
 
 func startPlane(ctx context.Context, s *simulation) *plane {
 	p := &plane{sim: s}
-	p.Pipeline = controlplane.NewPipeline(controlplane.PipelineOptions{
+	p.Pipeline = pipeline.New(pipeline.Options{
 		View:   meshview.Options{Sources: []string{sourceFiles, sourceDirect}, Applied: p.applied},
 		XDS:    xds.Options{DrainTime: drainTime},
 		Logger: slog.New(slog.NewTextHandler(wrongs{s}, &slog.HandlerOptions{Level: slog.LevelError})),

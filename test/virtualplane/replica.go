@@ -22,6 +22,7 @@ import (
 	"github.com/sonde-mesh/sonde/internal/run"
 	"github.com/sonde-mesh/sonde/internal/testing/virtual"
 	"github.com/sonde-mesh/sonde/meshview"
+	"github.com/sonde-mesh/sonde/pipeline"
 	"github.com/sonde-mesh/sonde/replicas"
 	"github.com/sonde-mesh/sonde/xds"
 )
@@ -59,7 +60,7 @@ type Replica struct {
 	Serving   *serving.Certificate
 	Peers     *replicas.Peers
 	Agents    *agents.Server
-	Pipeline  *controlplane.Pipeline
+	Pipeline  *pipeline.Pipeline
 
 	o           ReplicaOptions
 	credentials *mtls.Credentials
@@ -94,12 +95,12 @@ func NewReplica(ctx context.Context, o ReplicaOptions) (*Replica, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.Pipeline = controlplane.NewPipeline(controlplane.PipelineOptions{
+	r.Pipeline = pipeline.New(pipeline.Options{
 		View: meshview.Options{
 			TrustDomain: mesh.DefaultTrustDomain, Sources: []string{SourceObjects, sourcePeers}, Applied: func(c meshview.Change) { r.Agents.Changed(c) },
 		},
 		Authority: r.Authority, Publishing: func(ids []mesh.ID) func() { return r.Agents.Publishing(ids) }, Logger: o.Logger,
-	}, controlplane.Authorize)
+	}, pipeline.Authorize)
 	options := agents.Options{
 		Authority: r.Authority, Tokens: o.Tokens, View: r.Pipeline.Builder.View, Observe: r.Pipeline.Builder.Observe,
 		Bootstrap: func(*meshview.Proxy, join.Sidecar) ([]byte, error) { return []byte("{}"), nil },

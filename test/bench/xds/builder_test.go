@@ -10,6 +10,7 @@ import (
 
 	"github.com/sonde-mesh/sonde/controlplane"
 	"github.com/sonde-mesh/sonde/meshview"
+	"github.com/sonde-mesh/sonde/pipeline"
 	"github.com/sonde-mesh/sonde/test/bench/sondecp"
 	"github.com/sonde-mesh/sonde/xds"
 )
@@ -18,7 +19,7 @@ import (
 func serveBuilder(ctx context.Context, id *sondecp.Identity, w topology) error {
 	log := slog.New(slog.NewJSONHandler(os.Stderr, nil))
 	first := make(chan struct{})
-	pipeline := controlplane.NewPipeline(controlplane.PipelineOptions{
+	pipeline := pipeline.New(pipeline.Options{
 		View: meshview.Options{Sources: []string{"store"}, Applied: func(c meshview.Change) {
 			if c.Before == nil {
 				close(first)
@@ -26,7 +27,7 @@ func serveBuilder(ctx context.Context, id *sondecp.Identity, w topology) error {
 		}},
 		XDS:    xds.Options{Logger: log, Registerer: prometheus.NewRegistry()},
 		Logger: log,
-	}, controlplane.Authorize)
+	}, pipeline.Authorize)
 	for _, o := range w.objects() {
 		pipeline.Builder.Set("store", o)
 	}

@@ -1,4 +1,4 @@
-package controlplane
+package pipeline
 
 import (
 	"context"
@@ -70,12 +70,12 @@ func TestServedState(t *testing.T) {
 			if len(served) != 1 || len(served[one.ID()].Of(resource.Cluster)) < services {
 				t.Fatalf("the sample is %v", served)
 			}
-			var state servedState
-			if err := state.check(t.Context(), s.Pipeline); err != nil {
+			var state ServedState
+			if err := state.Check(t.Context(), s.Pipeline); err != nil {
 				t.Fatalf("before: %v", err)
 			}
 			tc.corrupt(s, one.ID(), served[one.ID()])
-			err := state.check(t.Context(), s.Pipeline)
+			err := state.Check(t.Context(), s.Pipeline)
 			if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
 				t.Errorf("after: %v, want %q", err, tc.want)
 			}
@@ -103,7 +103,7 @@ func TestServedStateWithRecords(t *testing.T) {
 			if got := served.Get(resource.Name{Type: resource.Cluster, Name: "agent:records"}) != nil; got != recorded || served.For.Records != recorded {
 				t.Errorf("records are served: %t, for %+v", got, served.For)
 			}
-			if err := (&servedState{}).check(t.Context(), s.Pipeline); err != nil {
+			if err := (&ServedState{}).Check(t.Context(), s.Pipeline); err != nil {
 				t.Errorf("check() = %v", err)
 			}
 		})
@@ -117,8 +117,8 @@ func TestServedStateDuringAChange(t *testing.T) {
 		view := s.newest.Load()
 		defer s.newest.Store(view)
 		s.newest.Store(nil)
-		state := servedState{last: errors.New("before")}
-		if err := state.check(t.Context(), s.Pipeline); err == nil || err.Error() != "before" {
+		state := ServedState{last: errors.New("before")}
+		if err := state.Check(t.Context(), s.Pipeline); err == nil || err.Error() != "before" {
 			t.Errorf("check() = %v, want what was found before", err)
 		}
 	})
@@ -127,7 +127,7 @@ func TestServedStateDuringAChange(t *testing.T) {
 // BenchmarkServedState measures one run in a cluster of 2,000 pods and 100 Services, ten of whose pods have a stream.
 func BenchmarkServedState(b *testing.B) {
 	applied := make(chan struct{}, 1)
-	p := NewPipeline(PipelineOptions{
+	p := New(Options{
 		View: meshview.Options{ExplicitMeshes: true, Sources: []string{"bench"}, Applied: func(meshview.Change) { applied <- struct{}{} }},
 	}, func(context.Context, string, *meshview.Proxy) error { return nil })
 	ids := benchCluster(p.Builder, mesh.ProtocolHTTP)
@@ -142,9 +142,9 @@ func BenchmarkServedState(b *testing.B) {
 		group.Go(func() error { return p.XDS.DeltaAggregatedResources(s) })
 	}
 	synced.Wait()
-	var state servedState
+	var state ServedState
 	for b.Loop() {
-		if err := state.check(ctx, p); err != nil {
+		if err := state.Check(ctx, p); err != nil {
 			b.Fatal(err)
 		}
 	}

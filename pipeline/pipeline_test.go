@@ -1,4 +1,4 @@
-package controlplane
+package pipeline
 
 import (
 	"bytes"
@@ -9,11 +9,15 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"go.uber.org/goleak"
+
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/meshview"
 	"github.com/sonde-mesh/sonde/store"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // TestPipelineOfMeshes checks what the pipeline does about a mesh: a new one gets a CA, and if mTLS is switched off, that
 // is a warning.
@@ -30,7 +34,7 @@ func TestPipelineOfMeshes(t *testing.T) {
 		}
 		var log bytes.Buffer
 		applied := make(chan struct{})
-		p := NewPipeline(PipelineOptions{
+		p := New(Options{
 			View:      meshview.Options{Applied: func(meshview.Change) { applied <- struct{}{} }},
 			Authority: authority,
 			Logger:    slog.New(slog.NewTextHandler(&log, nil)),

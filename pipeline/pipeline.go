@@ -1,4 +1,5 @@
-package controlplane
+// Package pipeline is what a change of the mesh goes through, from the view to Envoy. It needs no network.
+package pipeline
 
 import (
 	"cmp"
@@ -21,8 +22,8 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// PipelineOptions of a Pipeline. The zero value is usable.
-type PipelineOptions struct {
+// Options of a Pipeline. The zero value is usable.
+type Options struct {
 	// View has the options of the Builder. Its TrustDomain is also that of the Translator.
 	View meshview.Options
 	// XDS has the options of the ADS server.
@@ -42,8 +43,8 @@ type PipelineOptions struct {
 // awaitLimit is how long Envoys may take to take a change before they are not waited for any more.
 const awaitLimit = time.Second
 
-// Pipeline is what a change of the mesh goes through on its way to Envoy. It needs no network: sources pass objects to the
-// Builder, and streams come to the ADS server. Its fields are set by NewPipeline.
+// Pipeline has the stages of a change on its way to Envoy: sources pass objects to the Builder, and streams come to the ADS server.
+// Its fields are set by New.
 type Pipeline struct {
 	Builder    *meshview.Builder
 	Translator *generator.Translator
@@ -62,13 +63,9 @@ type Pipeline struct {
 	newest atomic.Pointer[meshview.View]
 }
 
-// Authorizer decides which client may open an ADS stream of a node, and keep it. p is its proxy in the newest view, nil if it is not there.
-// Errors are as those of an xds.Authorizer.
-type Authorizer func(ctx context.Context, nodeID string, p *meshview.Proxy) error
-
-// NewPipeline joins builder, translator and ADS server. authorize decides which client may open an ADS stream; with mTLS it is
+// New joins builder, translator and ADS server. authorize decides which client may open an ADS stream; with mTLS it is
 // Authorize.
-func NewPipeline(o PipelineOptions, authorize Authorizer) *Pipeline {
+func New(o Options, authorize Authorizer) *Pipeline {
 	p := &Pipeline{authority: o.Authority, trustDomain: o.View.TrustDomain, loop: o.View.Loop, Since: since.New(), publishing: o.Publishing, log: cmp.Or(o.Logger, slog.New(slog.DiscardHandler))}
 	if o.Authority != nil {
 		o.View.Sources = append(slices.Clone(o.View.Sources), recorded.Source)
@@ -81,12 +78,21 @@ func NewPipeline(o PipelineOptions, authorize Authorizer) *Pipeline {
 		TrustDomain: o.View.TrustDomain,
 		Report:      func(err error) { p.log.Error("resource generation failed", "err", err) },
 	})
+	if o.XDS.Registerer != nil {
+		o.XDS.Registerer.MustRegister(uncheckedEndpoints{p.Builder.View})
+	}
 	p.XDS = xds.NewServer(o.XDS, p.Translator, func(ctx context.Context, nodeID string) error {
 		_, proxy := p.newest.Load().Proxy(nodeID)
 		return authorize(ctx, nodeID, proxy)
 	})
 	return p
 }
+
+// Follow takes over the record of a mesh that another replica has written.
+func (p *Pipeline) Follow(meshName string) { p.recorder.Follow(meshName) }
+
+// CheckRecords returns what is wrong with the recorded meshes, nil if nothing is.
+func (p *Pipeline) CheckRecords() error { return p.recorder.Check(p.Builder.View()) }
 
 // Run passes all changes on until ctx ends, and then returns nil.
 func (p *Pipeline) Run(ctx context.Context) error {

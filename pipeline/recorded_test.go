@@ -1,4 +1,4 @@
-package controlplane
+package pipeline
 
 import (
 	"cmp"
@@ -67,11 +67,11 @@ func (f *filed) start() {
 	must(err)
 	authority, err := identity.New(f.t.Context(), identity.Options{Secrets: state.Secrets(), Records: records})
 	must(err)
-	f.pipeline = NewPipeline(PipelineOptions{
-		View: meshview.Options{Sources: []string{sourceStore}}, Authority: authority, Emptied: func() bool { return f.dir.Empty() },
+	f.pipeline = New(Options{
+		View: meshview.Options{Sources: []string{"store"}}, Authority: authority, Emptied: func() bool { return f.dir.Empty() },
 	}, Authorize)
 	f.dir = store.NewDir(store.DirOptions{
-		Path: f.files, Builder: watched{f.pipeline.Builder, f}, Source: sourceStore, LastGood: records, Recorded: authority.Recorded,
+		Path: f.files, Builder: watched{f.pipeline.Builder, f}, Source: "store", LastGood: records, Recorded: authority.Recorded,
 		Watcher: func() (*fsnotify.Watcher, error) { return nil, errors.New("none here") },
 	})
 	ctx, cancel := context.WithCancel(f.t.Context())

@@ -1,4 +1,4 @@
-package controlplane
+package pipeline
 
 import (
 	"context"

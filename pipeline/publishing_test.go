@@ -1,4 +1,4 @@
-package controlplane
+package pipeline
 
 import (
 	"context"
@@ -81,7 +81,7 @@ func client() *mesh.Dataplane {
 func TestPublishingWaitsForClients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		told, taken := make(chan []mesh.ID, 10), make(chan struct{}, 10)
-		p := NewPipeline(PipelineOptions{
+		p := New(Options{
 			Publishing: func(ids []mesh.ID) func() {
 				told <- ids
 				return func() { taken <- struct{}{} }

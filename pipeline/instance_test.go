@@ -1,4 +1,4 @@
-package controlplane
+package pipeline
 
 import (
 	"context"
@@ -63,7 +63,7 @@ func serveADS(t *testing.T) *adsServer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.Pipeline = NewPipeline(PipelineOptions{
+	s.Pipeline = New(Options{
 		View: meshview.Options{Applied: func(meshview.Change) { s.applied <- struct{}{} }}, Authority: s.authority,
 	}, Authorize)
 	s.network = virtual.NewNetwork()
@@ -71,7 +71,7 @@ func serveADS(t *testing.T) *adsServer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := NewServer(c, 0, xds.ServerOptions()...)
+	server := grpc.NewServer(append(c.ServerOptions(), xds.ServerOptions()...)...)
 	s.XDS.Register(server)
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup

@@ -1,4 +1,4 @@
-package controlplane
+package pipeline
 
 import (
 	"bytes"
@@ -15,22 +15,23 @@ import (
 	"github.com/sonde-mesh/sonde/xds/resource"
 )
 
-// What each run of servedState looks at, so that it costs the same in a large mesh.
+// What each run of ServedState looks at, so that it costs the same in a large mesh.
 const (
 	sampledProxies  = 3
 	sampledServices = 10
 )
 
-// settlePause is how long a change of the view is given to reach all streams, before servedState looks again.
+// settlePause is how long a change of the view is given to reach all streams, before ServedState looks again.
 const settlePause = 20 * time.Millisecond
 
-// servedState compares a random sample of what ADS serves with what the view generates, made anew: bytes in memory that have changed, or
+// ServedState compares a random sample of what ADS serves with what the view generates, made anew: bytes in memory that have changed, or
 // a change that was not passed on. It is for one goroutine at a time.
-type servedState struct {
+type ServedState struct {
 	last error // of the last time that the view did not change meanwhile
 }
 
-func (s *servedState) check(ctx context.Context, p *Pipeline) error {
+// Check returns how what is served differs from the view, as far as that did not change meanwhile.
+func (s *ServedState) Check(ctx context.Context, p *Pipeline) error {
 	for range 3 {
 		if err, settled := p.compareServed(); settled {
 			s.last = err

@@ -1,4 +1,4 @@
-package controlplane
+package pipeline
 
 import (
 	"context"
@@ -41,7 +41,7 @@ func BenchmarkAttached(b *testing.B) {
 
 func measureAttached(b *testing.B, protocol mesh.Protocol) {
 	applied := make(chan struct{}, 1)
-	p := NewPipeline(PipelineOptions{
+	p := New(Options{
 		View: meshview.Options{ExplicitMeshes: true, Sources: []string{"bench"}, Applied: func(meshview.Change) { applied <- struct{}{} }},
 	}, func(context.Context, string, *meshview.Proxy) error { return nil })
 	ids := benchCluster(p.Builder, protocol)
