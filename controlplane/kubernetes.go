@@ -2,7 +2,6 @@ package controlplane
 
 import (
 	"context"
-	"crypto/tls"
 	"fmt"
 	"iter"
 	"path"
@@ -28,10 +27,10 @@ import (
 	"github.com/sonde-mesh/sonde/controller/secrets"
 	"github.com/sonde-mesh/sonde/controller/source"
 	"github.com/sonde-mesh/sonde/controller/tokenreview"
+	"github.com/sonde-mesh/sonde/controller/webhookconfig"
 	"github.com/sonde-mesh/sonde/health"
 	"github.com/sonde-mesh/sonde/health/heartbeat"
 	"github.com/sonde-mesh/sonde/identity"
-	"github.com/sonde-mesh/sonde/identity/serving"
 	"github.com/sonde-mesh/sonde/identity/token"
 	"github.com/sonde-mesh/sonde/internal/kubeconfig"
 	"github.com/sonde-mesh/sonde/strict"
@@ -61,7 +60,7 @@ type cluster struct {
 	loops      controller.Loops
 	// webhookFiles watches the files of the webhook's certificate.
 	webhookFiles *heartbeat.Loop
-	webhook      webhookCheck
+	webhook      webhookconfig.Check
 	anew         *rate.Limiter // of what the webhook reads anew
 }
 
@@ -117,7 +116,7 @@ func (c *cluster) addChecks() {
 	c.checkPeers()
 	c.checkStale()
 	c.cp.ready(health.Check{
-		Name: "webhook-certificate", Keep: keepWebhook, Timeout: askTimeout, Run: func(ctx context.Context) error { return c.webhook.check(ctx) },
+		Name: "webhook-certificate", Keep: keepWebhook, Timeout: askTimeout, Run: func(ctx context.Context) error { return c.webhook.Run(ctx) },
 	})
 }
 
@@ -246,29 +245,6 @@ func (c *cluster) reconfigure(l Live) {
 	c.controller.Cluster.IgnoreNodes(l.IgnoreNodes)
 	c.controller.Restarts.Configure(l.GuardedLiveness)
 	c.controller.Freeze.Configure(l.FreezeMode)
-}
-
-// webhookCertificate is the certificate of the webhook: signed by the control plane's own CA, or one that another program keeps in files.
-type webhookCertificate struct {
-	tls     *tls.Config
-	ca      func() []byte
-	changed <-chan struct{} // receives after the CA has changed; nil for never
-	tasks   []func(context.Context) error
-}
-
-func (c *cluster) webhookCertificate() (webhookCertificate, error) {
-	k := c.cp.o.Kubernetes
-	if k.WebhookCertDir == "" {
-		return webhookCertificate{tls: c.cp.serving.TLS(), ca: c.cp.serving.CA, changed: c.cp.serving.Changed()}, nil
-	}
-	files, err := serving.OpenFiles(serving.FilesOptions{
-		Directory: k.WebhookCertDir, NeedCA: k.WebhookConfiguration != "", Name: k.Service + "." + k.Namespace + ".svc",
-		Logger: c.cp.o.Logger, Registerer: c.cp.registry, Loop: c.webhookFiles,
-	})
-	if err != nil {
-		return webhookCertificate{}, &mesh.FieldError{Field: "Kubernetes.WebhookCertDir", Value: k.WebhookCertDir, Err: err}
-	}
-	return webhookCertificate{tls: files.TLS(), ca: files.CA, changed: files.Changed(), tasks: []func(context.Context) error{files.Run}}, nil
 }
 
 // tokens authenticates agents: those in pods by service-account tokens, others by tokens of the control plane's own. These name no

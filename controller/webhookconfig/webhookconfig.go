@@ -1,5 +1,5 @@
 // Package webhookconfig writes the CA of the control plane's webhook into the webhook configurations, so that the API server
-// trusts it. The chart installs the configurations without one.
+// trusts it, and tells whether it does. The chart installs the configurations without a CA.
 package webhookconfig
 
 import (

@@ -1,4 +1,4 @@
-package controlplane
+package webhookconfig
 
 import (
 	"context"
@@ -15,13 +15,13 @@ func TestRotationWaitsForAPIServers(t *testing.T) {
 	now, trusts := time.Unix(1_900_000_000, 0), "old and new"
 	var bundles [][]byte
 	var failure error
-	w := &webhookTrust{
-		ca: func() []byte { return []byte(trusts) }, now: func() time.Time { return now },
-		bundles: func(context.Context) ([][]byte, error) { return bundles, failure },
+	w := &Trust{
+		CA: func() []byte { return []byte(trusts) }, Now: func() time.Time { return now },
+		Bundles: func(context.Context) ([][]byte, error) { return bundles, failure },
 	}
 	waits := func(trusted string, want ...string) {
 		t.Helper()
-		if got := w.waits(t.Context(), serving.Rotation{Progress: ca.Progress{Trusted: trusted}}); !slices.Equal(got, want) {
+		if got := w.Waits(t.Context(), serving.Rotation{Progress: ca.Progress{Trusted: trusted}}); !slices.Equal(got, want) {
 			t.Errorf("waits for %q, want %q", got, want)
 		}
 	}

@@ -1,4 +1,4 @@
-package controlplane
+package webhookconfig
 
 import (
 	"context"
@@ -76,16 +76,16 @@ func TestWebhookCertificate(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			w := webhookCheck{
-				certificate: func() (*tls.Certificate, error) { return tc.certificate, nil }, ca: func() []byte { return tc.ca }, name: webhookHost,
-				bundles: tc.bundles, now: func() time.Time { return time.Now().Add(tc.later) }, known: tc.known,
+			w := Check{
+				Certificate: func() (*tls.Certificate, error) { return tc.certificate, nil }, CA: func() []byte { return tc.ca }, Name: webhookHost,
+				Bundles: tc.bundles, Now: func() time.Time { return time.Now().Add(tc.later) }, known: tc.known,
 			}
 			if tc.signs {
-				w.signing = func() *x509.Certificate { return signing }
+				w.Signing = func() *x509.Certificate { return signing }
 			}
-			err := w.check(t.Context())
+			err := w.Run(t.Context())
 			if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
-				t.Errorf("check() = %v, want %q", err, tc.want)
+				t.Errorf("Run() = %v, want %q", err, tc.want)
 			}
 		})
 	}

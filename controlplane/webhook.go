@@ -1,0 +1,78 @@
+package controlplane
+
+import (
+	"context"
+	"crypto/tls"
+
+	"github.com/sonde-mesh/sonde/api/mesh"
+	"github.com/sonde-mesh/sonde/controller/servingca"
+	"github.com/sonde-mesh/sonde/controller/webhookconfig"
+	"github.com/sonde-mesh/sonde/identity/serving"
+)
+
+// webhookCertificate is the certificate of the webhook: signed by the control plane's own CA, or one that another program keeps in files.
+type webhookCertificate struct {
+	tls     *tls.Config
+	ca      func() []byte
+	changed <-chan struct{} // receives after the CA has changed; nil for never
+	tasks   []func(context.Context) error
+}
+
+func (c *cluster) webhookCertificate() (webhookCertificate, error) {
+	k := c.cp.o.Kubernetes
+	if k.WebhookCertDir == "" {
+		return webhookCertificate{tls: c.cp.serving.TLS(), ca: c.cp.serving.CA, changed: c.cp.serving.Changed()}, nil
+	}
+	files, err := serving.OpenFiles(serving.FilesOptions{
+		Directory: k.WebhookCertDir, NeedCA: k.WebhookConfiguration != "", Name: k.Service + "." + k.Namespace + ".svc",
+		Logger: c.cp.o.Logger, Registerer: c.cp.registry, Loop: c.webhookFiles,
+	})
+	if err != nil {
+		return webhookCertificate{}, &mesh.FieldError{Field: "Kubernetes.WebhookCertDir", Value: k.WebhookCertDir, Err: err}
+	}
+	return webhookCertificate{tls: files.TLS(), ca: files.CA, changed: files.Changed(), tasks: []func(context.Context) error{files.Run}}, nil
+}
+
+// webhookCheck returns the check of a certificate.
+func (c *cluster) webhookCheck(certificate webhookCertificate) webhookconfig.Check {
+	k := c.cp.o.Kubernetes
+	w := webhookconfig.Check{
+		Certificate: func() (*tls.Certificate, error) { return certificate.tls.GetCertificate(nil) },
+		CA:          certificate.ca, Name: k.Service + "." + k.Namespace + ".svc", Now: c.cp.o.now,
+	}
+	if k.WebhookCertDir == "" {
+		w.Signing = c.cp.serving.Signing
+	}
+	if k.WebhookConfiguration != "" {
+		w.Bundles = c.webhookBundles
+	}
+	return w
+}
+
+// webhookBundles returns the CA bundle of each webhook that the API server has.
+func (c *cluster) webhookBundles(ctx context.Context) ([][]byte, error) {
+	return webhookconfig.Bundles(ctx, c.client, c.cp.o.Kubernetes.WebhookConfiguration)
+}
+
+// servingWaits returns what a rotation of the serving CA waits for on Kubernetes: that clients find the CAs, and that API servers have them, unless
+// another program signs the certificate of the webhook, or keeps its configurations.
+func (c *cluster) servingWaits() []func(context.Context, serving.Rotation) []string {
+	k := c.cp.o.Kubernetes
+	if k.WebhookCertDir != "" || k.WebhookConfiguration == "" {
+		return []func(context.Context, serving.Rotation) []string{c.awaitPublished}
+	}
+	w := &webhookconfig.Trust{CA: c.cp.serving.CA, Now: c.cp.o.now, Bundles: c.webhookBundles}
+	return []func(context.Context, serving.Rotation) []string{c.awaitPublished, w.Waits}
+}
+
+// awaitPublished implements rotation.Options.ServingWaits: a client reads the CAs before each call, so that it needs those of this step alone.
+func (c *cluster) awaitPublished(ctx context.Context, _ serving.Rotation) []string {
+	is, err := servingca.Published(ctx, c.client, c.cp.o.Kubernetes.Namespace)
+	switch {
+	case err != nil:
+		return []string{"ConfigMap " + mesh.ServingCAConfigMap + ": " + err.Error()}
+	case is != string(c.cp.serving.CA()):
+		return []string{"ConfigMap " + mesh.ServingCAConfigMap + " does not have the CAs of this step yet"}
+	}
+	return nil
+}
