@@ -124,6 +124,10 @@ var rules = map[string]rule{
 		own:       []string{"controller/upkeep", "controller/watch", "health/heartbeat", "identity", "internal/run"},
 		forbidden: [][]string{envoyProtos},
 	},
+	"controller/podevents": {
+		own:       []string{"agents/join", "api/mesh", "api/agent/v1", "controller", "controller/events", "controller/watch", "identity", "internal/podcause"},
+		forbidden: [][]string{envoyProtos},
+	},
 	"controller/definitions": {forbidden: [][]string{envoyProtos}},
 	"controller/secrets":     {own: []string{"api/mesh", "identity", "identity/secret"}, forbidden: [][]string{envoyProtos}},
 	"controller/tokenreview": {own: []string{"api/mesh", "identity", "internal/cut"}, forbidden: [][]string{envoyProtos}},

@@ -126,7 +126,7 @@ func (cp *ControlPlane) join(ctx context.Context) (err error) {
 	builder := cp.pipeline.Builder
 	cp.agents, err = agents.New(agents.Options{
 		Authority: cp.authority, Tokens: cp.connection.tokens, Storage: m.storage, View: builder.View, Bootstrap: cp.bootstrap,
-		Observe: builder.Observe, Replica: cp.platform.replica(), Peers: cp.peers, Streams: cp.streams, Leads: cp.platform.leads, Refused: cp.platform.refused, Absent: cp.platform.absent, ProbeFailed: cp.platform.probeFailed, Version: cp.o.Version, Logger: log, Registerer: cp.registry,
+		Observe: builder.Observe, Replica: cp.platform.replica(), Peers: cp.peers, Streams: cp.streams, Leads: cp.platform.leads, Refused: cp.connection.events.Refused, Absent: cp.connection.events.Absent, ProbeFailed: cp.connection.events.ProbeFailed, Version: cp.o.Version, Logger: log, Registerer: cp.registry,
 		ServingCA: cp.serving, ServingWaits: cp.connection.servingWaits, Restarts: cp.connection.restarts, Decisions: cp.connection.decisions, Frozen: cp.connection.frozen, Loop: cp.loops.agents,
 	})
 	if err != nil {
@@ -190,7 +190,7 @@ func (cp *ControlPlane) observeListeners(node string, s xds.ListenerStatus) {
 			continue // of an IP family that the proxy does not use
 		}
 		if _, known := before[n.Address]; !known {
-			cp.platform.listenerRefused(node, n.Name, n.Reason)
+			cp.connection.events.ListenerRefused(node, n.Name, n.Reason)
 		}
 	}
 }

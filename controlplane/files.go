@@ -8,9 +8,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/sonde-mesh/sonde/agents/join"
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
-	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/health"
 	"github.com/sonde-mesh/sonde/health/heartbeat"
@@ -108,14 +106,6 @@ func (f *files) missing() error { return f.store.Missing() }
 func (f *files) lost() (time.Time, error) { return f.store.Lost() }
 
 func (f *files) emptied() bool { return f.store.Empty() }
-
-func (*files) refused(join.Refusal) {} // the log says it
-
-func (*files) absent(identity.Subject) string { return "" } // of a file that is not used the log says why
-
-func (*files) probeFailed(identity.Subject, *agentv1.ProbeFailure) {}
-
-func (*files) listenerRefused(mesh.ID, string, string) {} // sondectl get proxies shows it
 
 func (f *files) listened(addresses []byte) error { return f.records.Write(addressesFile, addresses) }
 

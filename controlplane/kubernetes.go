@@ -23,6 +23,7 @@ import (
 	"github.com/sonde-mesh/sonde/api/mesh"
 	"github.com/sonde-mesh/sonde/controller"
 	"github.com/sonde-mesh/sonde/controller/freeze"
+	"github.com/sonde-mesh/sonde/controller/podevents"
 	"github.com/sonde-mesh/sonde/controller/restarts"
 	"github.com/sonde-mesh/sonde/controller/secrets"
 	"github.com/sonde-mesh/sonde/controller/source"
@@ -213,7 +214,8 @@ func (c *cluster) connect() (connection, error) {
 	return connection{
 		tokens: authenticator, access: access, tasks: tasks, servingWaits: c.servingWaits(), restarts: c.controller.Restarts,
 		decisions: answers.Decisions, restartAnswers: answers,
-		frozen: c.controller.Freeze.Held, freeze: &freeze.Answers{Freeze: c.controller.Freeze, Others: c.cp.peers}, podsAt: strict.Pods{Client: c.client, Logger: o.Logger}.At,
+		frozen: c.controller.Freeze.Held, freeze: &freeze.Answers{Freeze: c.controller.Freeze, Others: c.cp.peers}, events: &podevents.Events{Pod: c.controller.Cluster.PodNamed, Record: c.controller.Events.Record},
+		podsAt: strict.Pods{Client: c.client, Logger: o.Logger}.At,
 	}, nil
 }
 

@@ -9,9 +9,8 @@ import (
 	"github.com/sonde-mesh/sonde/agents/join"
 	"github.com/sonde-mesh/sonde/agents/session"
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
-	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
-	"github.com/sonde-mesh/sonde/api/mesh"
 	peerv1 "github.com/sonde-mesh/sonde/api/peer/v1"
+	"github.com/sonde-mesh/sonde/controller/podevents"
 	"github.com/sonde-mesh/sonde/facts"
 	"github.com/sonde-mesh/sonde/identity"
 	"github.com/sonde-mesh/sonde/identity/serving"
@@ -43,12 +42,6 @@ type platform interface {
 	lost() (since time.Time, err error)
 	// emptied is passed on to pipeline.Options.Emptied.
 	emptied() bool
-	// refused is called for a join that is refused, probeFailed for a probe that fails, listenerRefused once an Envoy refuses a listener.
-	refused(join.Refusal)
-	probeFailed(identity.Subject, *agentv1.ProbeFailure)
-	listenerRefused(proxy mesh.ID, listener, reason string)
-	// absent is agents.Options.Absent.
-	absent(identity.Subject) string
 	// listened gets the addresses of the listeners, JSON.
 	listened(addresses []byte) error
 	// close ends the use of the platform, connected or not.
@@ -88,6 +81,8 @@ type connection struct {
 	// frozen says why nothing may follow from silence, freeze freezes and thaws zones for sondectl. Both are nil where there are no zones.
 	frozen func() string
 	freeze admin.Freeze
+	// events are about pods, nil where there are no pods: the log and sondectl get proxies say what they would.
+	events *podevents.Events
 	// podsAt returns which pods have had addresses at some time, nil where there are no pods.
 	podsAt func(ctx context.Context, last map[netip.Addr]time.Time) map[netip.Addr]strict.Pod
 	// servingWaits are what else a rotation of the serving CA waits for, see rotation.Options.
