@@ -79,7 +79,7 @@ type Options struct {
 	Webhooks string
 	// Peers are the other replicas. Required.
 	Peers Peers
-	// Election is that of leader.Options.
+	// Election is passed on to leader.Options.
 	Election leader.Times
 	// ProbesMode of written Dataplanes that name none. Default unified.
 	ProbesMode mesh.ProbesMode

@@ -23,7 +23,6 @@ import (
 
 	adminv1 "github.com/sonde-mesh/sonde/api/admin/v1"
 	agentv1 "github.com/sonde-mesh/sonde/api/agent/v1"
-	"github.com/sonde-mesh/sonde/api/mesh"
 	peerv1 "github.com/sonde-mesh/sonde/api/peer/v1"
 	"github.com/sonde-mesh/sonde/controller/watch"
 	"github.com/sonde-mesh/sonde/restartbudget"
@@ -375,32 +374,5 @@ func TestRestartsAreReleased(t *testing.T) {
 	}
 	if _, err := a.release("", "Deployment/shop/none"); !strings.HasSuffix(err.Error(), "; no workload waits for a release") {
 		t.Errorf("Release() where none waits: %v", err)
-	}
-}
-
-func TestWhyUnguarded(t *testing.T) {
-	for want, change := range map[string]func(*corev1.Pod){
-		"it has ended":      func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed },
-		"it has no sidecar": func(p *corev1.Pod) { p.Spec.Containers = p.Spec.Containers[1:] },
-		"it has no annotation sonde.dev/guarded-liveness: that of its namespace is for pods that are made after it": func(p *corev1.Pod) {
-			unguard(p)
-			p.Annotations = nil
-		},
-		`its annotation sonde.dev/guarded-liveness is "disabled"`: func(p *corev1.Pod) {
-			unguard(p)
-			p.Annotations[mesh.AnnotationGuardedLiveness] = "disabled"
-		},
-		"none of its containers has a liveness probe that can be guarded: sondectl probes explain says why": unguard,
-		"this replica of the control plane has not read it yet":                                             func(*corev1.Pod) {},
-	} {
-		p := guardedPod()
-		p.Labels[mesh.LabelMesh] = "default"
-		change(p)
-		if got := whyUnguarded(p); got != want {
-			t.Errorf("whyUnguarded() = %q, want %q", got, want)
-		}
-	}
-	if got := whyUnguarded(guardedPod()); got != "it has no sidecar" {
-		t.Errorf("of a pod that is not in the mesh: %q", got)
 	}
 }
