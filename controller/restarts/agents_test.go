@@ -34,7 +34,8 @@ func (p podAgents) PodLiveness() map[mesh.ID]agentv1.ReportedLiveness {
 func (p podAgents) Lacking(string) []mesh.ID { return p.old }
 
 func (p podAgents) WakeRestarts(proxy mesh.ID) {
-	if pod, ok := podOf(proxy); ok && p.tell != nil {
+	if p.tell != nil {
+		pod, _ := podOf(proxy)
 		p.tell(pod)
 	}
 }

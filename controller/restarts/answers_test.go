@@ -150,15 +150,15 @@ func heldBy(pod string, c restartbudget.Cause) restartbudget.Decision {
 	return restartbudget.Decision{Request: restartbudget.Request{Workload: web, ContainerKey: key}, Verdict: restartbudget.Held, Cause: c}
 }
 
-// others are replica b, which leads, and an earlier leader that does not know it. Replica c does not answer, d is disconnected.
+// others are replica b, which leads, and an earlier leader that does not know it. Replica c does not answer, c and d are disconnected.
 type others struct{ round *Round }
 
 func (o others) Decisions(_ context.Context, of *peerv1.ListDecisionsRequest) ([]*peerv1.ListDecisionsPart, []string) {
 	stale := &peerv1.ListDecisionsPart{Round: &adminv1.RestartRound{Replica: "old", Epoch: 6}}
-	return []*peerv1.ListDecisionsPart{o.round.message("b", of), stale}, []string{"d", "c"}
+	return []*peerv1.ListDecisionsPart{o.round.message("b", of), stale}, []string{"c"}
 }
 
-func (others) Missing() []string { return []string{"d"} }
+func (others) Missing() []string { return []string{"c", "d"} }
 
 // alone has no other replica.
 type alone struct{}
