@@ -70,7 +70,7 @@ func (e entry) matches(t *testing.T, ns *webhook.Namespace, pod *corev1.Pod) boo
 	kind, resource := corev1.SchemeGroupVersion.WithKind("Pod"), corev1.SchemeGroupVersion.WithResource("pods")
 	attributes := admission.NewAttributesRecord(pod, nil, kind, ns.Name, pod.Name, resource, "", admission.Create, &metav1.CreateOptions{}, false, nil)
 	result := e.GetCompiledMatcher(e.compiler).Match(t.Context(), &admission.VersionedAttributes{
-		Attributes: attributes, VersionedKind: kind, VersionedObject: pod,
+		Attributes: attributes, VersionedKind: kind, VersionedObject: admission.NewLazyObject(pod),
 	}, nil, nil)
 	if result.Error != nil {
 		t.Fatalf("%s: %v", e.GetName(), result.Error)

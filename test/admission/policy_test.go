@@ -55,7 +55,7 @@ func allows(t *testing.T, policy cel.ConditionEvaluator, from, to map[string]any
 	was, is := &unstructured.Unstructured{Object: from}, &unstructured.Unstructured{Object: to}
 	attributes := &admission.VersionedAttributes{
 		Attributes:    admission.NewAttributesRecord(is, was, kind, "shop", "web", resource, "status", admission.Update, nil, false, nil),
-		VersionedKind: kind, VersionedObject: is, VersionedOldObject: was,
+		VersionedKind: kind, VersionedObject: admission.NewLazyObject(is), VersionedOldObject: admission.NewLazyObject(was),
 	}
 	results, _, err := policy.ForInput(t.Context(), attributes, &admissionv1.AdmissionRequest{}, cel.OptionalVariableBindings{}, nil, celconfig.RuntimeCELCostBudget)
 	if err != nil {

@@ -88,7 +88,7 @@ func (t *table) summary() string {
 func (t *table) String() string {
 	return `# What the kubelet finds, without a mesh and through it
 
-Written by the test in ` + "`test/fidelity`" + `, with the kubelet's own code (Kubernetes 1.36.3: pkg/kubelet/prober, pkg/kubelet/lifecycle, pkg/probe).
+Written by the test in ` + "`test/fidelity`" + `, with the kubelet's own code (Kubernetes 1.37.2: pkg/kubelet/prober, pkg/kubelet/lifecycle, pkg/probe).
 Each case runs three times: the kubelet asks the application itself, then what the injector made of the pod, with the handler
 in between, and then what the injector makes of it in the [per-port mode](decisions/028-per-port-mode.md), with the handler in between, or for TCP the
 kernel's rules, between two network namespaces. The verdict must be the same, and so must be what the application sees: connections, the ClientHello, the

@@ -9,6 +9,7 @@ import (
 	"k8s.io/kubernetes/pkg/kubelet/cm/cpumanager/state"
 	"k8s.io/kubernetes/pkg/kubelet/cm/cpumanager/topology"
 	"k8s.io/kubernetes/pkg/kubelet/cm/topologymanager"
+	"k8s.io/kubernetes/pkg/kubelet/lifecycle"
 	"sigs.k8s.io/yaml"
 
 	"github.com/sonde-mesh/sonde/api/mesh"
@@ -56,7 +57,7 @@ func allocate(t *testing.T, pod *corev1.Pod) (map[string]int, error) {
 	}
 	logger := logr.Discard()
 	reserved := node.CPUDetails.CPUsInCores(0)
-	policy, err := cpumanager.NewStaticPolicy(logger, node, reserved.Size(), reserved, topologymanager.NewFakeManager(), map[string]string{cpumanager.FullPCPUsOnlyOption: "true"})
+	policy, err := cpumanager.NewStaticPolicy(logger, node, reserved.Size(), reserved, topologymanager.NewFakeManager(logger), map[string]string{cpumanager.FullPCPUsOnlyOption: "true"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +69,7 @@ func allocate(t *testing.T, pod *corev1.Pod) (map[string]int, error) {
 	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range containers {
 			c := &containers[i]
-			if err := policy.Allocate(logger, cpus, pod, c); err != nil {
+			if err := policy.Allocate(logger, cpus, pod, c, lifecycle.AddOperation); err != nil {
 				return nil, err
 			}
 			if set, ok := cpus.GetCPUSet(string(pod.UID), c.Name); ok {

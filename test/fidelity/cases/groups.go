@@ -27,6 +27,7 @@ var tables = []struct {
 	{"TLS and HTTP/2", tlsAndHTTP2},
 	{"TCP", tcpPorts},
 	{"gRPC", grpcs},
+	{"Fields of 1.37", newFields},
 	{"Named ports and host", portsAndHosts},
 	{"Several containers", severalContainers},
 	{"Addresses", addresses},

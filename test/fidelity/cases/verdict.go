@@ -1,7 +1,7 @@
 package cases
 
 // KubeletVersion is that of the kubelet, as its user agent names it.
-const KubeletVersion = "1.36"
+const KubeletVersion = "1.37"
 
 // Verdict is what the kubelet makes of one probe, or of one hook.
 type Verdict string

@@ -1,4 +1,4 @@
-// Package kubelet runs the kubelet's own code for probes and hooks (v1.36.3), and nothing that was written after it: what
+// Package kubelet runs the kubelet's own code for probes and hooks (v1.37.2), and nothing that was written after it: what
 // it returns is what a node would do.
 package kubelet
 
@@ -13,8 +13,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/tools/record"
+	"k8s.io/component-base/featuregate"
 	_ "k8s.io/component-base/version" // whose variables are set here, as the linker does for a release
+	"k8s.io/kubernetes/pkg/features"
 	kubecontainer "k8s.io/kubernetes/pkg/kubelet/container"
 	"k8s.io/kubernetes/pkg/kubelet/lifecycle"
 	_ "k8s.io/kubernetes/pkg/kubelet/prober"
@@ -52,8 +55,15 @@ const (
 	startup
 )
 
-// setVersion sets what the user agent shows, once.
-var setVersion = sync.OnceFunc(func() { gitMajor, gitMinor, _ = strings.Cut(cases.KubeletVersion, ".") })
+// setVersion sets what the user agent shows, and has the kubelet read fields that are alpha, once.
+var setVersion = sync.OnceFunc(func() {
+	gitMajor, gitMinor, _ = strings.Cut(cases.KubeletVersion, ".")
+	for _, gate := range []featuregate.Feature{features.H2CContainerProbe, features.GRPCContainerProbeTLS} {
+		if err := utilfeature.DefaultMutableFeatureGate.SetFromMap(map[string]bool{string(gate): true}); err != nil {
+			panic(err) // of this version of Kubernetes
+		}
+	}
+})
 
 // Kubelet asks as one does. Close it.
 type Kubelet struct {

@@ -123,7 +123,7 @@ func asksGRPC(port int, service string, want probe.Result) func(context.Context)
 
 func asksGRPCWithin(port int, service string, timeout time.Duration, want probe.Result) func(context.Context) error {
 	return func(context.Context) error {
-		got, output, err := grpcprobe.New().Probe(address, service, port, timeout)
+		got, output, err := grpcprobe.New().Probe(address, service, port, timeout, grpcprobe.ProbeOptions{})
 		return verdict(want, got, output, err)
 	}
 }
