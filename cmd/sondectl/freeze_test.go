@@ -11,7 +11,9 @@ import (
 )
 
 // madeUpFreeze has the zones a and b, and thaws a slowly.
-func madeUpFreeze(_ context.Context, r *adminv1.FreezeZoneRequest) (*adminv1.FreezeZoneResponse, error) {
+type madeUpFreeze struct{}
+
+func (madeUpFreeze) FreezeZone(_ context.Context, r *adminv1.FreezeZoneRequest) (*adminv1.FreezeZoneResponse, error) {
 	switch {
 	case r.GetZone() == "b":
 		return &adminv1.FreezeZoneResponse{DryRun: true}, nil

@@ -32,7 +32,8 @@ func madeUpRestartList() []*adminv1.Restart {
 	}
 }
 
-func (madeUpRestarts) List(_ context.Context, namespace string) (*adminv1.ListRestartsResponse, error) {
+func (madeUpRestarts) ListRestarts(_ context.Context, request *adminv1.ListRestartsRequest) (*adminv1.ListRestartsResponse, error) {
+	namespace := request.GetNamespace()
 	r := &adminv1.ListRestartsResponse{Guarded: 24}
 	for _, m := range madeUpRestartList() {
 		if namespace == "" || m.GetNamespace() == namespace {
@@ -53,7 +54,8 @@ func (madeUpRestarts) List(_ context.Context, namespace string) (*adminv1.ListRe
 	return r, nil
 }
 
-func (madeUpRestarts) Explain(_ context.Context, _, pod string) (*adminv1.ExplainRestartResponse, error) {
+func (madeUpRestarts) ExplainRestart(_ context.Context, request *adminv1.ExplainRestartRequest) (*adminv1.ExplainRestartResponse, error) {
+	pod := request.GetPod()
 	r := &adminv1.ExplainRestartResponse{
 		Namespace: "shop", Pod: pod, Node: "worker-1", Ready: true, Agent: &adminv1.AgentState{Phase: adminv1.AgentState_CONNECTED, Since: before(5 * time.Minute)},
 		AgentVersion: "0.1.0", Round: &adminv1.RestartRound{Replica: "sonde-cp-a", Epoch: 7, Mode: "enforce", At: before(time.Second)},
@@ -89,7 +91,8 @@ func (madeUpRestarts) Explain(_ context.Context, _, pod string) (*adminv1.Explai
 	return nil, status.Errorf(codes.NotFound, "pod %q not found in any namespace", pod)
 }
 
-func (madeUpRestarts) Release(_ context.Context, namespace, workload string) (*adminv1.ReleaseRestartsResponse, error) {
+func (madeUpRestarts) ReleaseRestarts(_ context.Context, request *adminv1.ReleaseRestartsRequest) (*adminv1.ReleaseRestartsResponse, error) {
+	namespace, workload := request.GetNamespace(), request.GetWorkload()
 	released := map[string]uint32{"Deployment/shop/api": 2, "deployment/one": 1, "Deployment/shop/web": 0}
 	n, known := released[workload]
 	if !known {

@@ -174,7 +174,7 @@ func options(ctx context.Context, dir string, state *store.State) (admin.Options
 		Drain:     (&drains{reasons: map[mesh.ID]string{}}).set,
 		Rotator:   &steps{},
 		Restarts:  madeUpRestarts{},
-		Freeze:    madeUpFreeze,
+		Freeze:    madeUpFreeze{},
 		Health:    madeUpHealth,
 		Logger:    slog.New(slog.DiscardHandler),
 	}, nil
