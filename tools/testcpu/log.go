@@ -24,7 +24,9 @@ type entry struct {
 }
 
 // over tells whether the package took more than so many budgets, on a machine that is as fast as the one they are for.
-func (e entry) over(budgets float64) bool { return e.took.Seconds()/e.slowness > budgets*budget.Seconds() }
+func (e entry) over(budgets float64) bool {
+	return e.took.Seconds()/e.slowness > budgets*budget.Seconds()
+}
 
 // String is the CPU time, and the slowness if it is known.
 func (e entry) String() string {
