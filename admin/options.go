@@ -144,15 +144,7 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Unresponsive == nil {
 		o.Unresponsive = func(context.Context, string) (map[mesh.ID]bool, []string) { return nil, nil }
 	}
-	if o.Restarts == nil {
-		o.Restarts = noRestarts{}
-	}
-	if o.Freeze == nil {
-		o.Freeze = noFreeze{}
-	}
-	if o.Since == nil {
-		o.Since = noSince{}
-	}
+	o.Restarts, o.Freeze, o.Since = cmp.Or[Restarts](o.Restarts, noRestarts{}), cmp.Or[Freeze](o.Freeze, noFreeze{}), cmp.Or[Since](o.Since, noSince{})
 	if o.AgentStates == nil {
 		o.AgentStates = func() map[mesh.ID]*adminv1.AgentState { return nil }
 	}

@@ -107,10 +107,11 @@ func smaller(a, b resource.Quantity) resource.Quantity {
 }
 
 // isGuaranteed reports whether a pod is of QoS Guaranteed by the resources of its containers, once the API server has set the requests
-// that are missing to the limits. What the sidecar has does not count where the pod has resources of its own.
+// that are missing to the limits. What the sidecar has does not count where the pod has resources of its own. Resources that say nothing, "resources: {}",
+// count as such before Kubernetes 1.37, and then the pod is BestEffort whatever its containers have.
 // Source: kubernetes pkg/apis/core/v1/helper/qos/qos.go, pkg/apis/core/v1/defaults.go (SetDefaults_Pod).
 func isGuaranteed(spec *corev1.PodSpec) bool {
-	if spec.Resources != nil {
+	if r := spec.Resources; r != nil && len(r.Requests)+len(r.Limits) > 0 {
 		return false
 	}
 	for _, containers := range [][]corev1.Container{spec.InitContainers, spec.Containers} {

@@ -56,7 +56,8 @@ func TestRandomPods(t *testing.T) {
 		}
 		class := qos.ComputePodQOS(before)
 		classes[class]++
-		if class == corev1.PodQOSBestEffort && before.Spec.Resources == nil { // by its containers, and the sidecar is one
+		own := before.Spec.Resources
+		if class == corev1.PodQOSBestEffort && (own == nil || len(own.Requests)+len(own.Limits) == 0) { // by its containers, and the sidecar is one
 			class = corev1.PodQOSBurstable
 		}
 		o := webhook.Options{Resources: randomOptions(random)}
