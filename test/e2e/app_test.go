@@ -103,9 +103,17 @@ func (c called) answer(t *testing.T) harness.Answer {
 // call has the application send one HTTP request.
 func (a app) call(format string, args ...any) called {
 	a.t.Helper()
-	var c called
-	a.do(http.MethodGet, "/call", url.Values{"url": {fmt.Sprintf(format, args...)}}, &c)
+	c, err := a.tryCall(fmt.Sprintf(format, args...))
+	if err != nil {
+		a.t.Fatal(err)
+	}
 	return c
+}
+
+// tryCall is call where the application may be too busy to be asked for it.
+func (a app) tryCall(target string) (c called, err error) {
+	err = a.try(http.MethodGet, "/call", url.Values{"url": {target}}, &c)
+	return c, err
 }
 
 // waitCall calls until the application at the URL answers.
@@ -113,11 +121,11 @@ func (a app) waitCall(format string, args ...any) harness.Answer {
 	a.t.Helper()
 	target := fmt.Sprintf(format, args...)
 	var c called
-	wait(a.t, "an answer of "+target, func() error {
-		if c = a.call("%s", target); c.Status != http.StatusOK {
+	wait(a.t, "an answer of "+target, func() (err error) {
+		if c, err = a.tryCall(target); err == nil && c.Status != http.StatusOK {
 			return fmt.Errorf("it is %+v", c)
 		}
-		return nil
+		return err
 	})
 	return c.answer(a.t)
 }

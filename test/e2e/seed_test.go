@@ -230,7 +230,10 @@ func (a app) instances(want ...string) error {
 	const calls = 12
 	var seen []string
 	for range calls {
-		c := a.call("http://busybox:6851/")
+		c, err := a.tryCall("http://busybox:6851/")
+		if err != nil {
+			return err
+		}
 		if c.Status != http.StatusOK {
 			return fmt.Errorf("one call got %+v", c)
 		}
