@@ -78,9 +78,9 @@ type containerDocument struct {
 	Env             json.RawMessage                `json:"env"` // read for kuma-sidecar alone
 	Ports           []corev1.ContainerPort         `json:"ports"`
 	RestartPolicy   *corev1.ContainerRestartPolicy `json:"restartPolicy"`
-	StartupProbe    *strict[corev1.Probe]          `json:"startupProbe"`
-	LivenessProbe   *strict[corev1.Probe]          `json:"livenessProbe"`
-	ReadinessProbe  *strict[corev1.Probe]          `json:"readinessProbe"`
+	StartupProbe    *exact[corev1.Probe]           `json:"startupProbe"`
+	LivenessProbe   *exact[corev1.Probe]           `json:"livenessProbe"`
+	ReadinessProbe  *exact[corev1.Probe]           `json:"readinessProbe"`
 	Lifecycle       *lifecycleDocument             `json:"lifecycle"`
 	SecurityContext *corev1.SecurityContext        `json:"securityContext"`
 	Resources       resourcesDocument              `json:"resources"`

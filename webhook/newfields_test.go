@@ -40,6 +40,19 @@ func TestNewFieldsAreCarried(t *testing.T) {
 	}
 }
 
+// The kubelet does not read the protocol of a hook, and neither does the agent: it is not in the table, nor in what is explained.
+func TestProtocolOfAHook(t *testing.T) {
+	pod := podWith("", "lifecycle: {preStop: {httpGet: {port: 80, protocol: HTTP2}}}")
+	injected, warnings := inject(t, pod, webhook.Options{})
+	if table := tableOf(t, injected); strings.Contains(table, "protocol") || injected.Spec.Containers[0].Lifecycle.PreStop.HTTPGet.Protocol != nil || len(warnings) > 0 {
+		t.Errorf("table %s, hook %s, warnings %q", table, encode(t, injected.Spec.Containers[0].Lifecycle), warnings)
+	}
+	decisions, _, err := webhook.Explain(pod, webhook.Options{})
+	if err != nil || decisions[0].Probe.Request(80) != "GET http://:80/" {
+		t.Errorf("Explain() = %+v, %v, want a request of HTTP/1.1", decisions, err)
+	}
+}
+
 // A probe that was rewritten asks the agent by HTTP/1.1 and without TLS, whatever was added since.
 func TestNewFieldsOfRewrittenProbes(t *testing.T) {
 	for name, tc := range map[string]struct{ annotations, probe string }{

@@ -96,6 +96,9 @@ func (in *injection) decide(h handler) (Decision, error) {
 		d.Why, d.Warn = why+": left as it is, for the API server to judge", true
 		return d, nil
 	}
+	if h.hook != nil && p.HTTPGet != nil {
+		p.HTTPGet.Protocol = "" // the kubelet does not read it (pkg/kubelet/lifecycle/handlers.go)
+	}
 	d.Probe, d.Kubelet = &p, in.kubeletOf(h, p)
 	return d, nil
 }

@@ -14,8 +14,8 @@ const maxUnknown = 100
 
 // lifecycleDocument is what injection reads of corev1.Lifecycle.
 type lifecycleDocument struct {
-	PostStart *strict[corev1.LifecycleHandler] `json:"postStart"`
-	PreStop   *strict[corev1.LifecycleHandler] `json:"preStop"`
+	PostStart *exact[corev1.LifecycleHandler] `json:"postStart"`
+	PreStop   *exact[corev1.LifecycleHandler] `json:"preStop"`
 }
 
 func (l *lifecycleDocument) open(unknown unknownFields) *corev1.Lifecycle {
@@ -25,33 +25,33 @@ func (l *lifecycleDocument) open(unknown unknownFields) *corev1.Lifecycle {
 	return &corev1.Lifecycle{PostStart: l.PostStart.open(unknown), PreStop: l.PreStop.open(unknown)}
 }
 
-// strict is a probe or hook, which injection changes only if it knows all of its fields: a later Kubernetes may have one
+// exact is a probe or hook, which injection changes only if it knows all of its fields: a later Kubernetes may have one
 // that decides what is asked.
-type strict[T any] struct {
+type exact[T any] struct {
 	object  T
 	unknown []string // paths of the others
 }
 
 // UnmarshalJSON implements json.Unmarshaler.
-func (s *strict[T]) UnmarshalJSON(data []byte) error {
-	wrong, err := json.UnmarshalStrict(data, &s.object, json.DisallowUnknownFields)
+func (e *exact[T]) UnmarshalJSON(data []byte) error {
+	wrong, err := json.UnmarshalStrict(data, &e.object, json.DisallowUnknownFields)
 	for _, w := range wrong {
 		if field, ok := errors.AsType[json.FieldError](w); ok {
-			s.unknown = append(s.unknown, mesh.Shorten(field.FieldPath(), maxUnknown))
+			e.unknown = append(e.unknown, mesh.Shorten(field.FieldPath(), maxUnknown))
 		}
 	}
 	return err
 }
 
 // open returns the object, and records the fields that are not known.
-func (s *strict[T]) open(unknown unknownFields) *T {
-	if s == nil {
+func (e *exact[T]) open(unknown unknownFields) *T {
+	if e == nil {
 		return nil
 	}
-	if len(s.unknown) > 0 {
-		unknown[&s.object] = s.unknown
+	if len(e.unknown) > 0 {
+		unknown[&e.object] = e.unknown
 	}
-	return &s.object
+	return &e.object
 }
 
 // unknownFields are those of the probes and hooks of a pod, by *corev1.Probe or *corev1.LifecycleHandler.

@@ -30,10 +30,8 @@ var changes = []struct {
 	since    int // minor version
 	concerns func(mesh.Probe) bool
 }{
-	// pkg/kubelet/prober/prober.go and pkg/probe/http/http.go, ProbeH2C (KEP-5999). Lifecycle hooks do not read it.
-	{asksH2C, 37, func(p mesh.Probe) bool {
-		return p.HTTPGet != nil && p.HTTPGet.Protocol == mesh.HTTPGetHTTP2 && !p.Type.IsHook()
-	}},
+	// pkg/kubelet/prober/prober.go and pkg/probe/http/http.go, ProbeH2C (KEP-5999).
+	{asksH2C, 37, func(p mesh.Probe) bool { return p.HTTPGet != nil && p.HTTPGet.Protocol == mesh.HTTPGetHTTP2 }},
 	// pkg/probe/grpc/grpc.go, ProbeOptions (KEP-4939).
 	{asksTLS, 37, func(p mesh.Probe) bool { return p.GRPC != nil && p.GRPC.Mode == mesh.GRPCModeTLS }},
 	// pkg/probe/grpc/grpc.go, NewClient in place of a DialContext that blocks (kubernetes#142457).
